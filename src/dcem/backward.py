@@ -1,0 +1,108 @@
+"""How to differentiate a solve: what it costs, and what it leaves out.
+
+| mode          | gradient      | memory                    | time of the backward                       |
+| ------------- | ------------- | ------------------------- | ------------------------------------------ |
+| Unroll        | exact         | all T iterations          | one backward                               |
+| Checkpoint    | exact         | one iteration             | one more forward                           |
+| Truncate(n)   | last n of T   | n iterations              | n / T                                      |
+| Prune(share)  | main samples  | that share of the samples | that share, and a second forward of it     |
+| Detach        | none to x     | none                      | none                                       |
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from dcem.topk.finite import all_finite, can_look
+
+Objective = Callable[[Tensor], Tensor]
+Step = Callable[[Any, Tensor | None], Any]
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """Differentiate everything."""
+
+    def wrap(self, step: Step, t: int, n_iters: int) -> Step:
+        """The step to run as iteration t of n_iters."""
+        return step
+
+    def evaluate(self, f: Objective, x: Tensor, influence: Callable[[Tensor], Tensor]) -> Tensor:
+        """The objective's values at x (*B, N, n), with the graph that the backward is to use."""
+        values = f(x)
+        if not values.requires_grad or not can_look(values) or all_finite(values):
+            return values
+        # Even a zero gradient turns into NaN inside f at points where its value is not finite. Evaluate again
+        # with stand-ins at those points, so that the graph never sees them.
+        good = values.isfinite()
+        best = torch.where(good, values, torch.inf).argmin(-1, keepdim=True)
+        stand_in = x.gather(-2, best.unsqueeze(-1).expand(*best.shape, x.shape[-1]))
+        return torch.where(good, f(torch.where(good.unsqueeze(-1), x, stand_in.detach())), values.detach())
+
+
+@dataclass(frozen=True)
+class Checkpoint(Unroll):
+    """Differentiate everything, keeping one iteration's graph at a time: iterations are run again."""
+
+    def wrap(self, step: Step, t: int, n_iters: int) -> Step:
+        if not torch.is_grad_enabled():
+            return step
+        return lambda state, noise: checkpoint(step, state, noise, use_reentrant=False)
+
+
+@dataclass(frozen=True)
+class Truncate(Unroll):
+    """Differentiate the last n iterations; the earlier ones leave no graph."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.n, int) or self.n < 1:
+            raise ValueError(f"Truncate: n must be a positive integer, got {self.n!r}")
+
+    def wrap(self, step: Step, t: int, n_iters: int) -> Step:
+        return step if t >= n_iters - self.n else torch.no_grad()(step)
+
+
+@dataclass(frozen=True)
+class Prune(Unroll):
+    """Evaluate every sample, but backpropagate through the objective only for the most influential.
+
+    The paper's suggestion to "delete some of the low-influence trajectories": all samples are evaluated
+    without a graph, then the share whose values can move the result most is evaluated again with one.
+    """
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"Prune: fraction must satisfy 0 < fraction <= 1, got {self.fraction}")
+
+    def evaluate(self, f: Objective, x: Tensor, influence: Callable[[Tensor], Tensor]) -> Tensor:
+        if not torch.is_grad_enabled():
+            return f(x)
+        with torch.no_grad():
+            values = f(x)
+            n_kept = math.ceil(self.fraction * x.shape[-2])
+            kept = torch.nan_to_num(influence(values), nan=0.0).topk(n_kept, dim=-1).indices
+            # A value that is not finite has no influence, but may be among the kept when few others have any.
+            good = values.gather(-1, kept).isfinite()
+            kept = torch.where(good, kept, kept[..., :1])
+        index = kept.unsqueeze(-1).expand(*kept.shape, x.shape[-1])
+        return values.scatter(-1, kept, f(x.gather(-2, index)))
+
+
+@dataclass(frozen=True)
+class Detach(Unroll):
+    """Differentiate nothing: x comes back as a constant. The cost at x still depends on f.
+
+    With it, minimising the cost is min-differentiation, the paper's τ = 0 case.
+    """
+
+    def wrap(self, step: Step, t: int, n_iters: int) -> Step:
+        return torch.no_grad()(step)

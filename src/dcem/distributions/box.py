@@ -1,0 +1,80 @@
+"""Box bounds on the samples, and three ways to keep them."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Boundary = Literal["clamp", "truncate", "squash"]
+Bounds = tuple[float | Tensor, float | Tensor]
+
+
+@dataclass(frozen=True)
+class Box:
+    """low <= x <= high, each a number or a tensor per dimension.
+
+    clamp     samples outside move to the nearest face, as in the paper. Exact and cheap, and an optimum on
+              the boundary is found; but samples on a face pass no gradient.
+    truncate  samples are drawn from the normal distribution truncated to the box: every sample is inside and
+              passes gradients.
+    squash    the distribution lives in an unbounded space, mapped into the box by a tanh with slope one at
+              the centre: gradients never vanish, and it works for correlated distributions too.
+    """
+
+    low: float | Tensor
+    high: float | Tensor
+    boundary: Boundary = "clamp"
+
+    @staticmethod
+    def of(bounds: Bounds | None, boundary: Boundary, name: str) -> "Box | None":
+        if boundary not in ("clamp", "truncate", "squash"):
+            raise ValueError(f"{name}: boundary must be 'clamp', 'truncate' or 'squash', got {boundary!r}")
+        if bounds is None:
+            return None
+        if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+            raise ValueError(f"{name}: bounds must be a pair (low, high), got {bounds!r}")
+        low, high = bounds
+        wrong = torch.as_tensor(low) >= torch.as_tensor(high)
+        if wrong.any():
+            raise ValueError(f"{name}: bounds must satisfy low < high everywhere, got low={low}, high={high}")
+        return Box(low, high, boundary)
+
+    def contains(self, x: Tensor) -> Tensor:
+        """For every row of x (..., n): is it inside?"""
+        return ((x >= self.low) & (x <= self.high)).all(-1)
+
+    def clamp(self, x: Tensor) -> Tensor:
+        low, high = self.low, self.high
+        if isinstance(low, Tensor) or isinstance(high, Tensor):
+            return torch.maximum(torch.minimum(x, _like(high, x)), _like(low, x))
+        return x.clamp(low, high)
+
+    def squash(self, u: Tensor) -> Tensor:
+        centre, half = self._centre_and_half(u)
+        return centre + half * torch.tanh((u - centre) / half)
+
+    def unsquash(self, x: Tensor) -> Tensor:
+        centre, half = self._centre_and_half(x)
+        inside = 1 - 1e-6  # a point on a face would be infinitely far away
+        return centre + half * torch.atanh(((x - centre) / half).clamp(-inside, inside))
+
+    def truncated_normal(self, mean: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
+        """Standard normal noise → samples of N(mean, sigma²) truncated to the box, by inverting its CDF."""
+        low = torch.special.ndtr((_like(self.low, mean) - mean) / sigma)
+        high = torch.special.ndtr((_like(self.high, mean) - mean) / sigma)
+        edge = torch.finfo(mean.dtype).eps
+        u = low + torch.special.ndtr(noise) * (high - low)
+        standard = math.sqrt(2) * torch.erfinv((2 * u - 1).clamp(-1 + edge, 1 - edge))
+        return self.clamp(mean + sigma * standard)
+
+    def _centre_and_half(self, x: Tensor) -> tuple[float | Tensor, float | Tensor]:
+        low, high = self.low, self.high
+        if isinstance(low, Tensor) or isinstance(high, Tensor):
+            low, high = _like(low, x), _like(high, x)
+        return (low + high) / 2, (high - low) / 2
+
+
+def _like(value: float | Tensor, x: Tensor) -> Tensor:
+    return torch.as_tensor(value, dtype=x.dtype, device=x.device)

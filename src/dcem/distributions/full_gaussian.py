@@ -1,0 +1,69 @@
+"""The Gaussian with a full covariance, by its Cholesky factor."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dcem.distributions.box import Boundary, Bounds, Box
+from dcem.distributions.gaussian import check_sigma, expand_sigma
+
+
+class FullGaussianState(NamedTuple):
+    mean: Tensor  # (*B, n)
+    scale_tril: Tensor  # (*B, n, n), the covariance is L Lᵀ
+
+    @property
+    def sigma(self) -> Tensor:
+        """Standard deviation of every dimension, (*B, n)."""
+        return torch.linalg.vector_norm(self.scale_tril, dim=-1)
+
+
+@dataclass(frozen=True)
+class FullGaussian:
+    """N(μ, L Lᵀ), which learns how dimensions go together. For tens of dimensions: fitting costs n³.
+
+    Args:
+        sigma: the first standard deviation (the first covariance is diagonal), as for `Gaussian`.
+        bounds: (low, high), as for `Gaussian`.
+        boundary: 'clamp' or 'squash'; a truncated correlated Gaussian has no closed-form sampler.
+        jitter: added to the covariance's diagonal, relative to its mean: with fewer elites than dimensions
+            the fitted covariance would be singular.
+    """
+
+    sigma: float | Tensor = 1.0
+    bounds: Bounds | None = None
+    boundary: Boundary = "clamp"
+    jitter: float = 1e-6
+    box: Box | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_sigma(self.sigma, "FullGaussian")
+        if self.boundary == "truncate":
+            raise ValueError("FullGaussian: boundary must be 'clamp' or 'squash', got 'truncate'")
+        if not self.jitter > 0:
+            raise ValueError(f"FullGaussian: jitter must be positive, got {self.jitter}")
+        object.__setattr__(self, "box", Box.of(self.bounds, self.boundary, "FullGaussian"))
+
+    def init(self, x0: Tensor) -> FullGaussianState:
+        mean = self.box.unsquash(x0) if self.box and self.box.boundary == "squash" else x0
+        return FullGaussianState(mean, torch.diag_embed(expand_sigma(self.sigma, mean, "FullGaussian")))
+
+    def sample(self, phi: FullGaussianState, noise: Tensor) -> Tensor:
+        u = phi.mean.unsqueeze(-2) + noise @ phi.scale_tril.mT
+        return self.box.clamp(u) if self.box and self.box.boundary == "clamp" else u
+
+    def decode(self, u: Tensor) -> Tensor:
+        return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
+
+    def fit(self, u: Tensor, w: Tensor, sigma_min: float) -> FullGaussianState:
+        p = w / w.sum(-1, keepdim=True)
+        mean = p.unsqueeze(-2) @ u
+        d = u - mean
+        covariance = (d * p.unsqueeze(-1)).mT @ d
+        diagonal = covariance.diagonal(dim1=-2, dim2=-1)
+        floor = self.jitter * diagonal.mean(-1, keepdim=True) + max(sigma_min**2, torch.finfo(u.dtype).tiny)
+        covariance = covariance + torch.diag_embed(floor.expand_as(diagonal))
+        # cholesky_ex does not wait for the device to report failures; the floor rules them out.
+        return FullGaussianState(mean.squeeze(-2), torch.linalg.cholesky_ex(covariance).L)

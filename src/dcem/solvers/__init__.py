@@ -1,0 +1,8 @@
+"""Solvers: frozen records of settings, each with a first state, noise, one step and a result."""
+
+from dcem.solvers.base import Record, Solver
+from dcem.solvers.dcem import DCEM
+from dcem.solvers.gradient_descent import GradientDescent
+from dcem.solvers.mppi import MPPI
+
+__all__ = ["DCEM", "MPPI", "GradientDescent", "Record", "Solver"]

@@ -1,0 +1,49 @@
+"""Model-predictive path integral control: softmax weights in place of the top-k."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dcem.solvers.sampling import SamplingSolver
+
+
+@dataclass(frozen=True, kw_only=True)
+class MPPI(SamplingSolver):
+    """Move the mean to the softmax-weighted mean of N samples, T times; the covariance stays as it is.
+
+    w = softmax(-v / temperature) for the (normalised) values v. See `SamplingSolver` for the other settings.
+
+    Args:
+        temperature: λ > 0; the smaller, the greedier. A scalar tensor may require gradients.
+        adapt_sigma: refit the standard deviation too.
+    """
+
+    temperature: float | Tensor = 1.0
+    adapt_sigma: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
+            raise ValueError(f"MPPI: temperature must be positive, got {self.temperature}")
+
+    def weights(self, values: Tensor, t: int) -> Tensor:
+        good = values.isfinite()
+        v = torch.where(good, values, 0.0)
+        if self.normalize:
+            count = good.sum(-1, keepdim=True).clamp_min(1)
+            mean = v.sum(-1, keepdim=True) / count
+            d = torch.where(good, v - mean, 0.0)
+            variance = d.square().sum(-1, keepdim=True) / count
+            informative = variance > (4 * torch.finfo(v.dtype).eps * mean) ** 2
+            v = d * torch.where(informative, torch.where(informative, variance, 1.0).rsqrt(), 0.0)
+        scores = torch.where(good, -v / self.temperature, -torch.inf)
+        return torch.where(good.any(-1, keepdim=True), scores, 0.0).softmax(-1) * good
+
+    def slope(self, weights: Tensor) -> Tensor:
+        return weights
+
+    def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
+        new = super().fit(phi, u, weights)
+        return new if self.adapt_sigma else type(new)(new.mean, phi[1])

@@ -1,0 +1,162 @@
+"""What DCEM and MPPI share: sample, evaluate, weight, refit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from dcem.distributions import Distribution, Gaussian
+from dcem.noise import Noise, Normal
+from dcem.solvers.base import Evaluate, Record
+
+Schedule = float | Tensor | Callable[[int], float | Tensor] | Sequence[float]
+
+
+class SamplingState(NamedTuple):
+    phi: Any  # the distribution's own state
+    best_x: Tensor | None = None  # (*B, n), when the best sample is the result
+    best_value: Tensor | None = None  # (*B,)
+    moving: Tensor | None = None  # (*B,), when rows stop early
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSolver:
+    """Settings common to solvers that refit a sampling distribution to weighted samples.
+
+    Args:
+        n_samples: N, samples an iteration.
+        n_iters: T, iterations.
+        distribution: the sampling distribution and the bounds of the domain.
+        normalize: standardise the values of every iteration, which makes the answer invariant to shifting
+            and scaling the objective.
+        returns: 'mean' (of the last distribution) or 'best' (of all samples).
+        sigma_min: floor for the fitted standard deviation.
+        smoothing: how much of the last distribution to keep in every update, 0 (nothing) to 1; may be a
+            tensor that requires gradients.
+        noise: `Normal()`, `Antithetic()` or `Sobol()`.
+        stop_below: a row stops, whatever the others do, once an update moves its mean by less than this in
+            every dimension. None: never.
+    """
+
+    n_samples: int = 100
+    n_iters: int = 10
+    distribution: Distribution = field(default_factory=Gaussian)
+    normalize: bool = True
+    returns: Literal["mean", "best"] = "mean"
+    sigma_min: float = 0.0
+    smoothing: float | Tensor = 0.0
+    noise: Noise = field(default_factory=Normal)
+    stop_below: float | None = None
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        for field_name in ("n_samples", "n_iters"):
+            value = getattr(self, field_name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: {field_name} must be a positive integer, got {value!r}")
+        if self.returns not in ("mean", "best"):
+            raise ValueError(f"{name}: returns must be 'mean' or 'best', got {self.returns!r}")
+        if not self.sigma_min >= 0:
+            raise ValueError(f"{name}: sigma_min must be >= 0, got {self.sigma_min}")
+        if not isinstance(self.smoothing, Tensor) and not 0 <= self.smoothing <= 1:
+            raise ValueError(f"{name}: smoothing must lie in [0, 1], got {self.smoothing}")
+        if self.stop_below is not None and not self.stop_below >= 0:
+            raise ValueError(f"{name}: stop_below must be >= 0 or None, got {self.stop_below}")
+
+    def weights(self, values: Tensor, t: int) -> Tensor:
+        """Weights (*B, N) for values (*B, N): more for lower ones, none for those that are not finite."""
+        raise NotImplementedError
+
+    def slope(self, weights: Tensor) -> Tensor:
+        """How much each weight moves with its value, up to a factor a row."""
+        raise NotImplementedError
+
+    def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
+        """The next distribution, from the last one, samples u and their weights."""
+        fitted = self.distribution.fit(u, weights, self.sigma_min)
+        if isinstance(self.smoothing, float | int) and self.smoothing == 0:
+            return fitted
+        return type(fitted)(
+            *(torch.lerp(new, old, _rows(self.smoothing, new)) for new, old in zip(fitted, phi, strict=True))
+        )
+
+    def init(self, x0: Tensor) -> SamplingState:
+        state = SamplingState(self.distribution.init(x0))
+        if self.returns == "best":
+            state = state._replace(best_x=x0, best_value=x0.new_full(x0.shape[:-1], torch.inf))
+        if self.stop_below is not None:
+            state = state._replace(moving=torch.ones(x0.shape[:-1], dtype=torch.bool, device=x0.device))
+        return state
+
+    def draw(self, x0: Tensor, t: int, generator: Generator | None) -> Tensor:
+        *batch, n = x0.shape
+        return self.noise.draw((*batch, self.n_samples, n), x0, generator)
+
+    def step(
+        self, evaluate: Evaluate, state: SamplingState, noise: Tensor | None, t: int
+    ) -> tuple[SamplingState, Record]:
+        assert noise is not None
+        u = self.distribution.sample(state.phi, noise)
+        x = self.distribution.decode(u)
+
+        def influence(values: Tensor) -> Tensor:
+            # |∂μ/∂v| is proportional to the weight's slope times the distance from the mean.
+            weights = self.weights(values, t)
+            mean = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-2) @ u
+            return self.slope(weights) * torch.linalg.vector_norm(u - mean, dim=-1)
+
+        values = evaluate(x, influence)
+        weights = self.weights(values, t)
+        phi = self.fit(state.phi, u, weights)
+        new = self._keep_best(state._replace(phi=phi), x, values)
+        if state.moving is not None:
+            new = self._stop_rows(state, new)
+        return new, Record(t, x, values, weights, self.distribution.decode(new.phi.mean), new.phi.sigma)
+
+    def result(self, state: SamplingState) -> Tensor:
+        if state.best_x is not None:
+            return state.best_x
+        return self.distribution.decode(state.phi.mean)
+
+    def moving(self, state: SamplingState) -> Tensor | None:
+        return state.moving
+
+    def _keep_best(self, state: SamplingState, x: Tensor, values: Tensor) -> SamplingState:
+        if state.best_x is None or state.best_value is None:
+            return state
+        finite = torch.where(values.isfinite(), values, torch.inf)
+        value, index = finite.min(-1)
+        best = x.gather(-2, index[..., None, None].expand(*index.shape, 1, x.shape[-1])).squeeze(-2)
+        better = value < state.best_value
+        return state._replace(
+            best_x=torch.where(better.unsqueeze(-1), best, state.best_x),
+            best_value=torch.where(better, value, state.best_value),
+        )
+
+    def _stop_rows(self, old: SamplingState, new: SamplingState) -> SamplingState:
+        """Rows that had stopped keep their state; rows that barely moved stop from now on."""
+        assert old.moving is not None
+        moved = (new.phi.mean - old.phi.mean).abs().amax(-1) >= self.stop_below
+        keep = [
+            torch.where(old.moving.reshape(*old.moving.shape, *(1,) * (n.ndim - old.moving.ndim)), n, o)
+            for n, o in zip(new.phi, old.phi, strict=True)
+        ]
+        return new._replace(phi=type(new.phi)(*keep), moving=old.moving & moved)
+
+
+def at(schedule: Schedule, t: int) -> float | Tensor:
+    """The value of a schedule in iteration t."""
+    if callable(schedule) and not isinstance(schedule, Tensor):
+        return schedule(t)
+    if isinstance(schedule, list | tuple):
+        return schedule[t]
+    return schedule  # type: ignore[return-value]
+
+
+def _rows(value: float | Tensor, like: Tensor) -> float | Tensor:
+    """A number, or a tensor over the rows, shaped to broadcast against `like` (*B, ...)."""
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        return value
+    return value.reshape(*value.shape, *(1,) * (like.ndim - value.ndim))

@@ -1,0 +1,42 @@
+"""The soft top-k over values some of which may be NaN or infinite."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from dcem.topk.lml import fused, soft_topk
+
+
+def can_look(x: Tensor) -> bool:
+    """Is reading a value free here? Not on an accelerator, which would stall, nor inside torch.compile."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def all_finite(x: Tensor) -> bool:
+    """One cheap look: False when an entry is NaN or infinite (or, never mind, when only their sum is)."""
+    return math.isfinite(x.sum().item())
+
+
+def finite_topk(x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool) -> Tensor:
+    """`soft_topk` over the finite entries of each row (last dimension); the others get weight exactly zero.
+
+    A row with fewer than k finite entries gives each of them weight one, a row with none is all zeros.
+    """
+    if can_look(x):
+        if all_finite(x):
+            return soft_topk(x, k, tau, standardize)
+    elif fused is not None and x.is_cuda:
+        return soft_topk(x, k, tau, standardize, finite_only=True)
+    good = x.isfinite()
+    count = good.sum(-1, keepdim=True).to(x.dtype)
+    d = torch.where(good, x, 0.0)
+    mean = d.sum(-1, keepdim=True) / count.clamp_min(1)
+    d = torch.where(good, d - mean, 0.0)
+    if standardize:
+        variance = d.square().sum(-1, keepdim=True) / count.clamp_min(1)
+        informative = variance > (4 * torch.finfo(x.dtype).eps * mean) ** 2
+        d = d * torch.where(informative, torch.where(informative, variance, 1.0).rsqrt(), 0.0)
+    out_of_reach = d.detach().amin(-1, keepdim=True) - 1000 * tau - 1
+    capped = torch.minimum(torch.as_tensor(k, dtype=x.dtype, device=x.device), count).clamp_min(0.5)
+    return soft_topk(torch.where(good, d, out_of_reach), capped, tau) * good

@@ -1,0 +1,27 @@
+"""The hard top-k, as weights: the limit of LML as its temperature goes to zero."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def hard_topk(x: Tensor, k: float | Tensor) -> Tensor:
+    """Weights in [0, 1] along the last dimension: 1 for the k largest entries, 0 for the others.
+
+    A fractional k gives its remainder to the next entry. Equal entries are taken in the order
+    `torch.topk` finds them. The weights are constants: no gradient passes.
+
+    >>> hard_topk(torch.tensor([3.0, 1.0, 2.0]), 1.5)
+    tensor([1.0000, 0.0000, 0.5000])
+    """
+    x = x.detach()
+    if isinstance(k, Tensor):
+        rank = x.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        return (k.detach() - rank).clamp(0, 1).to(x.dtype)
+    index = x.topk(math.ceil(k), dim=-1).indices
+    if k == index.shape[-1]:
+        return torch.zeros_like(x).scatter_(-1, index, 1.0)
+    share = torch.ones(index.shape[-1], dtype=x.dtype, device=x.device)
+    share[-1] = k % 1
+    return torch.zeros_like(x).scatter_(-1, index, share.expand_as(index))
