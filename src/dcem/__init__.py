@@ -1,6 +1,8 @@
 """Differentiable sampling-based optimisation for PyTorch."""
 
 from dcem import backward, noise
+from dcem.capture import capture
+from dcem.control import MPC, Decoder, Plan, embedding_loss
 from dcem.distributions import FullGaussian, Gaussian
 from dcem.minimize import Solution, minimize
 from dcem.solvers import DCEM, MPPI, GradientDescent, Record
@@ -8,13 +10,18 @@ from dcem.topk import lml
 
 __all__ = [
     "DCEM",
+    "MPC",
     "MPPI",
+    "Decoder",
     "FullGaussian",
     "Gaussian",
     "GradientDescent",
+    "Plan",
     "Record",
     "Solution",
     "backward",
+    "capture",
+    "embedding_loss",
     "lml",
     "minimize",
     "noise",

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from dcem.solvers.base import Influence
 from dcem.topk.finite import all_finite, can_look
 
 Objective = Callable[[Tensor], Tensor]
@@ -32,7 +33,7 @@ class Unroll:
         """The step to run as iteration t of n_iters."""
         return step
 
-    def evaluate(self, f: Objective, x: Tensor, influence: Callable[[Tensor], Tensor]) -> Tensor:
+    def evaluate(self, f: Objective, x: Tensor, influence: Influence) -> Tensor:
         """The objective's values at x (*B, N, n), with the graph that the backward is to use."""
         values = f(x)
         if not values.requires_grad or not can_look(values) or all_finite(values):
@@ -83,9 +84,9 @@ class Prune(Unroll):
         if not 0 < self.fraction <= 1:
             raise ValueError(f"Prune: fraction must satisfy 0 < fraction <= 1, got {self.fraction}")
 
-    def evaluate(self, f: Objective, x: Tensor, influence: Callable[[Tensor], Tensor]) -> Tensor:
-        if not torch.is_grad_enabled():
-            return f(x)
+    def evaluate(self, f: Objective, x: Tensor, influence: Influence) -> Tensor:
+        if influence is None or not torch.is_grad_enabled():
+            return super().evaluate(f, x, influence)
         with torch.no_grad():
             values = f(x)
             n_kept = math.ceil(self.fraction * x.shape[-2])
@@ -94,7 +95,13 @@ class Prune(Unroll):
             good = values.gather(-1, kept).isfinite()
             kept = torch.where(good, kept, kept[..., :1])
         index = kept.unsqueeze(-1).expand(*kept.shape, x.shape[-1])
-        return values.scatter(-1, kept, f(x.gather(-2, index)))
+        again = f(x.gather(-2, index))
+        # Solvers do not see a shift of all values, so the gradients of a row's values sum to zero. Dropping
+        # some breaks that, and the error would gather in whatever all samples share: restore it.
+        shift = again.mean(-1, keepdim=True)
+        again = again - shift + shift.detach()
+        # Several sources for one entry would each receive its whole gradient.
+        return values.scatter(-1, kept, torch.where(good, again, again.detach()))
 
 
 @dataclass(frozen=True)

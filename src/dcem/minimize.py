@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 from torch import Generator, Tensor
 
-from dcem.backward import Detach, Unroll
+from dcem.backward import Detach, Truncate, Unroll
 from dcem.distributions.box import Box
 from dcem.solvers import Record, Solver
+from dcem.solvers.base import Influence
 from dcem.topk.finite import all_finite, can_look
 
 
@@ -59,18 +60,27 @@ def minimize(
     >>> gradient = torch.autograd.grad(sol.x.sum(), target)
     """
     objective = _Objective(f)
+    if isinstance(solver, type) or not hasattr(solver, "step"):
+        raise TypeError(f"minimize: solver must be a solver such as DCEM(), got {solver!r}")
+    if not isinstance(backward, Unroll):
+        raise TypeError(f"minimize: backward must be a mode such as Unroll(), got {backward!r}")
     state, x0 = _first_state(solver, x0, check)
     if generator is not None and generator.device.type != x0.device.type:
         raise ValueError(
             f"minimize: generator must be on {x0.device}, where x0 is, got one on {generator.device}"
         )
-    _check_noise(noise, solver.n_iters)
+    _check_noise(noise, solver.n_iters, x0)
+    if isinstance(backward, Truncate) and backward.n < solver.n_iters and solver.moving(state) is not None:
+        raise ValueError(
+            f"minimize: backward must not be Truncate for a solver that may stop early, as nobody knows "
+            f"which iterations will be the last, got {backward!r}"
+        )
     records: list[Record] = []
     for t in range(solver.n_iters):
         epsilon = solver.draw(x0, t, generator) if noise is None else noise[t]
 
         def step(state: Any, epsilon: Tensor | None, t: int = t) -> tuple[Any, Record]:
-            def evaluate(x: Tensor, influence: Callable[[Tensor], Tensor]) -> Tensor:
+            def evaluate(x: Tensor, influence: Influence) -> Tensor:
                 values = backward.evaluate(objective, x, influence)
                 if check or (check is None and can_look(values)):
                     _check_values(values, t)
@@ -87,6 +97,9 @@ def minimize(
         if moving is not None and not moving.any():
             break
     x = solver.result(state)
+    box = _box(solver)
+    if box is not None:
+        x = box.hold(x)
     if isinstance(backward, Detach):
         x = x.detach()
     value = objective(x.unsqueeze(-2)).squeeze(-1) if cost else None
@@ -110,7 +123,7 @@ class _Objective:
                 f"minimize: f must return one value a sample, shape {tuple(x.shape[:-1])} for samples of "
                 f"shape {tuple(x.shape)}, got shape {tuple(values.shape)}"
             )
-        return values
+        return values.to(x.dtype)
 
 
 def _first_state(solver: Solver, x0: Tensor | Any, check: bool | None) -> tuple[Any, Tensor]:
@@ -125,18 +138,33 @@ def _first_state(solver: Solver, x0: Tensor | Any, check: bool | None) -> tuple[
             f"minimize: x0 must be a floating-point tensor of shape (*B, n), got {x0.dtype} of shape "
             f"{tuple(x0.shape)}"
         )
-    box: Box | None = getattr(getattr(solver, "distribution", None), "box", None)
+    state = solver.init(x0)
+    box = _box(solver)
     if box is not None and (check or (check is None and can_look(x0))):
         inside = box.contains(x0.detach())
         if not inside.all():
             where = _name_row(~inside)
             raise ValueError(f"minimize: x0 must lie within the bounds ({box.low}, {box.high}){where}")
-    return solver.init(x0), x0
+    return state, x0
 
 
-def _check_noise(noise: Sequence[Tensor | None] | Tensor | None, n_iters: int) -> None:
-    if noise is not None and len(noise) != n_iters:
+def _box(solver: Solver) -> Box | None:
+    return getattr(getattr(solver, "distribution", None), "box", None)
+
+
+def _check_noise(noise: Sequence[Tensor | None] | Tensor | None, n_iters: int, x0: Tensor) -> None:
+    if noise is None:
+        return
+    if len(noise) != n_iters:
         raise ValueError(f"minimize: noise must hold one tensor an iteration ({n_iters}), got {len(noise)}")
+    *batch, n = x0.shape
+    for epsilon in noise:
+        if epsilon is not None and (epsilon.shape[:-2] != x0.shape[:-1] or epsilon.shape[-1] != n):
+            expected = ", ".join([*map(str, batch), "N", str(n)])
+            raise ValueError(
+                f"minimize: noise must have shape ({expected}) in every iteration, for x0 of shape "
+                f"{tuple(x0.shape)}, got {tuple(epsilon.shape)}"
+            )
 
 
 def _check_values(values: Tensor, t: int) -> None:

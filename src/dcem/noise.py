@@ -42,7 +42,43 @@ class Sobol:
 
     def draw(self, shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
         *batch, n_samples, n = shape
-        points = torch.quasirandom.SobolEngine(n).draw(n_samples, dtype=like.dtype).to(like.device)
-        shift = torch.rand((*batch, 1, n), dtype=like.dtype, device=like.device, generator=generator)
+        dtype = torch.promote_types(like.dtype, torch.float32)  # half precision is too coarse for the points
+        points = torch.quasirandom.SobolEngine(n).draw(n_samples, dtype=dtype).to(like.device)
+        shift = torch.rand((*batch, 1, n), dtype=dtype, device=like.device, generator=generator)
         tail = 0.5 / max(n_samples, 1000)
-        return math.sqrt(2) * torch.erfinv(2 * ((points + shift) % 1).clamp(tail, 1 - tail) - 1)
+        standard = math.sqrt(2) * torch.erfinv(2 * ((points + shift) % 1).clamp(tail, 1 - tail) - 1)
+        return standard.to(like.dtype)
+
+
+@dataclass(frozen=True)
+class Colored:
+    """Noise correlated over time, for action sequences: power spectrum 1/f^beta along the horizon (iCEM).
+
+    Each of the n = horizon · m numbers has variance one, whatever the horizon. beta = 0 is white; 2 to 4 makes
+    smooth sequences that explore further.
+    """
+
+    beta: float
+    horizon: int
+
+    def __post_init__(self) -> None:
+        if not self.beta >= 0:
+            raise ValueError(f"Colored: beta must be >= 0, got {self.beta}")
+
+    def draw(self, shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
+        *batch, n = shape
+        if n % self.horizon:
+            raise ValueError(f"Colored: horizon must divide the number of dimensions {n}, got {self.horizon}")
+        white = Normal().draw((*batch, self.horizon, n // self.horizon), like, generator)
+        mixing = self._mixing(like)
+        return (mixing @ white).flatten(-2)
+
+    def _mixing(self, like: Tensor) -> Tensor:
+        """(H, H): a Cholesky factor of the correlation of a stationary process with that spectrum."""
+        # Of a period twice as long as the horizon, so that its end is not tied to its beginning.
+        frequency = torch.fft.rfftfreq(2 * self.horizon, device=like.device, dtype=like.dtype)
+        power = frequency.clamp_min(1 / (2 * self.horizon)) ** -self.beta
+        covariance = torch.fft.irfft(power)[: self.horizon]
+        lag = torch.arange(self.horizon, device=like.device)
+        matrix = (covariance / covariance[0])[(lag[:, None] - lag).abs()]
+        return torch.linalg.cholesky_ex(matrix).L

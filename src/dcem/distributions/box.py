@@ -36,9 +36,12 @@ class Box:
         if not isinstance(bounds, tuple | list) or len(bounds) != 2:
             raise ValueError(f"{name}: bounds must be a pair (low, high), got {bounds!r}")
         low, high = bounds
-        wrong = torch.as_tensor(low) >= torch.as_tensor(high)
-        if wrong.any():
+        if any(isinstance(b, Tensor) and b.device.type != "cpu" for b in bounds):
+            return Box(low, high, boundary)  # values are not looked at there, to not stall the device
+        if not (torch.as_tensor(low) < torch.as_tensor(high)).all():
             raise ValueError(f"{name}: bounds must satisfy low < high everywhere, got low={low}, high={high}")
+        if boundary == "squash" and not all(torch.as_tensor(bound).isfinite().all() for bound in bounds):
+            raise ValueError(f"{name}: bounds must be finite for 'squash', got low={low}, high={high}")
         return Box(low, high, boundary)
 
     def contains(self, x: Tensor) -> Tensor:
@@ -51,9 +54,16 @@ class Box:
             return torch.maximum(torch.minimum(x, _like(high, x)), _like(low, x))
         return x.clamp(low, high)
 
+    def hold(self, x: Tensor) -> Tensor:
+        """x, moved inside where rounding put it outside (as a mean of points on a face may be).
+
+        Gradients pass as if nothing had moved.
+        """
+        return x + (self.clamp(x) - x).detach()
+
     def squash(self, u: Tensor) -> Tensor:
         centre, half = self._centre_and_half(u)
-        return centre + half * torch.tanh((u - centre) / half)
+        return self.hold(centre + half * torch.tanh((u - centre) / half))
 
     def unsquash(self, x: Tensor) -> Tensor:
         centre, half = self._centre_and_half(x)
@@ -76,5 +86,18 @@ class Box:
         return (low + high) / 2, (high - low) / 2
 
 
+def first_mean(box: Box | None, x0: Tensor, name: str) -> Tensor:
+    """The first mean for x0 (*B, n), in the coordinates where the samples live."""
+    if box is None:
+        return x0
+    for bound in (box.low, box.high):
+        if isinstance(bound, Tensor) and bound.shape not in ((), (1,), x0.shape[-1:]):
+            raise ValueError(
+                f"{name}: bounds must be numbers or tensors of shape {tuple(x0.shape[-1:])}, one value a "
+                f"dimension of x0, got shape {tuple(bound.shape)}"
+            )
+    return box.unsquash(x0) if box.boundary == "squash" else x0
+
+
 def _like(value: float | Tensor, x: Tensor) -> Tensor:
-    return torch.as_tensor(value, dtype=x.dtype, device=x.device)
+    return value.to(x) if isinstance(value, Tensor) else x.new_full((), value)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dcem.distributions.box import Boundary, Bounds, Box
+from dcem.distributions.box import Boundary, Bounds, Box, first_mean
 from dcem.distributions.gaussian import check_sigma, expand_sigma
 
 
@@ -29,7 +29,7 @@ class FullGaussian:
         bounds: (low, high), as for `Gaussian`.
         boundary: 'clamp' or 'squash'; a truncated correlated Gaussian has no closed-form sampler.
         jitter: added to the covariance's diagonal, relative to its mean: with fewer elites than dimensions
-            the fitted covariance would be singular.
+            the fitted covariance would be singular. Raised to what the dtype can resolve.
     """
 
     sigma: float | Tensor = 1.0
@@ -47,7 +47,7 @@ class FullGaussian:
         object.__setattr__(self, "box", Box.of(self.bounds, self.boundary, "FullGaussian"))
 
     def init(self, x0: Tensor) -> FullGaussianState:
-        mean = self.box.unsquash(x0) if self.box and self.box.boundary == "squash" else x0
+        mean = first_mean(self.box, x0, "FullGaussian")
         return FullGaussianState(mean, torch.diag_embed(expand_sigma(self.sigma, mean, "FullGaussian")))
 
     def sample(self, phi: FullGaussianState, noise: Tensor) -> Tensor:
@@ -62,8 +62,13 @@ class FullGaussian:
         mean = p.unsqueeze(-2) @ u
         d = u - mean
         covariance = (d * p.unsqueeze(-1)).mT @ d
+        if u.dtype in (torch.float16, torch.bfloat16):  # these have no Cholesky factorisation
+            covariance = covariance.float()
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
-        floor = self.jitter * diagonal.mean(-1, keepdim=True) + max(sigma_min**2, torch.finfo(u.dtype).tiny)
+        info = torch.finfo(covariance.dtype)
+        # Rounding perturbs a low-rank covariance by about eps times its trace: more would make it indefinite.
+        jitter = max(self.jitter, 4 * u.shape[-1] * info.eps)
+        floor = jitter * diagonal.mean(-1, keepdim=True) + max(sigma_min**2, info.tiny)
         covariance = covariance + torch.diag_embed(floor.expand_as(diagonal))
         # cholesky_ex does not wait for the device to report failures; the floor rules them out.
-        return FullGaussianState(mean.squeeze(-2), torch.linalg.cholesky_ex(covariance).L)
+        return FullGaussianState(mean.squeeze(-2), torch.linalg.cholesky_ex(covariance).L.to(u.dtype))

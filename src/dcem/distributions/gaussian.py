@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dcem.distributions.box import Boundary, Bounds, Box
+from dcem.distributions.box import Boundary, Bounds, Box, first_mean
 from dcem.distributions.moments import weighted_moments
 
 
@@ -37,7 +37,7 @@ class Gaussian:
         object.__setattr__(self, "box", Box.of(self.bounds, self.boundary, "Gaussian"))
 
     def init(self, x0: Tensor) -> GaussianState:
-        mean = self.box.unsquash(x0) if self.box and self.box.boundary == "squash" else x0
+        mean = first_mean(self.box, x0, "Gaussian")
         return GaussianState(mean, expand_sigma(self.sigma, mean, "Gaussian"))
 
     def sample(self, phi: GaussianState, noise: Tensor) -> Tensor:

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple, Protocol
 from torch import Generator, Tensor
 
 # (x, influence) -> values: x (*B, N, n) are points to evaluate, the values are (*B, N), and
-# influence(values) says how much each can move the result, for those who build a graph for only some.
-Evaluate = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
+# influence(values) says how much each can move the result, for those who build a graph for only some;
+# None where the solver needs the graph of all.
+Influence = Callable[[Tensor], Tensor] | None
+Evaluate = Callable[[Tensor, Influence], Tensor]
 
 
 class Record(NamedTuple):

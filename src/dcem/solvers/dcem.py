@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dcem.solvers.sampling import SamplingSolver, Schedule, at
+from dcem.solvers.sampling import SamplingSolver, Schedule, at, over_rows
 from dcem.topk.finite import finite_topk
 
 
@@ -60,13 +60,8 @@ class DCEM(SamplingSolver):
             self._check("n_elite", k)
         if callable(self.tau):
             self._check("tau", tau)
-        return finite_topk(-values, _over_rows(k, values), _over_rows(tau, values), self.normalize)
+        k, tau = over_rows(k, "DCEM: n_elite", values), over_rows(tau, "DCEM: tau", values)
+        return finite_topk(-values, k, tau, self.normalize)
 
     def slope(self, weights: Tensor) -> Tensor:
         return weights * (1 - weights)
-
-
-def _over_rows(value: float | Tensor, values: Tensor) -> float | Tensor:
-    if not isinstance(value, Tensor):
-        return value
-    return value.to(values) if value.ndim == 0 else value.to(values).unsqueeze(-1)

@@ -61,13 +61,13 @@ class GradientDescent:
         self, evaluate: Evaluate, state: DescentState, noise: Tensor | None, t: int
     ) -> tuple[DescentState, Record]:
         x, velocity = state.x, state.velocity
-        if noise is not None:
+        if noise is not None and x.shape[-2] == 1:  # a restarted solve has its starting points
             x = torch.cat([x, x + self.sigma * noise], dim=-2)
             velocity = torch.zeros_like(x)
         unroll = torch.is_grad_enabled()
         with torch.enable_grad():
             at = x if unroll and x.requires_grad else x.detach().requires_grad_()
-            values = evaluate(at, torch.ones_like)
+            values = evaluate(at, None)
             if not values.requires_grad:
                 raise ValueError(
                     "GradientDescent: f must be differentiable in x, but its values carry no graph"

@@ -25,8 +25,13 @@ class MPPI(SamplingSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
-            raise ValueError(f"MPPI: temperature must be positive, got {self.temperature}")
+        temperature = self.temperature
+        if isinstance(temperature, Tensor) and temperature.ndim > 0:
+            raise ValueError(
+                f"MPPI: temperature must be a number or a scalar tensor, got shape {tuple(temperature.shape)}"
+            )
+        if not (isinstance(temperature, Tensor) and temperature.device.type != "cpu") and not temperature > 0:
+            raise ValueError(f"MPPI: temperature must be positive, got {temperature}")
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         good = values.isfinite()

@@ -19,6 +19,9 @@ class SamplingState(NamedTuple):
     best_x: Tensor | None = None  # (*B, n), when the best sample is the result
     best_value: Tensor | None = None  # (*B,)
     moving: Tensor | None = None  # (*B,), when rows stop early
+    elites: Tensor | None = (
+        None  # (*B, keep_elites, n) of the last iteration, in the distribution's coordinates
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,9 @@ class SamplingSolver:
         sigma_min: floor for the fitted standard deviation.
         smoothing: how much of the last distribution to keep in every update, 0 (nothing) to 1; may be a
             tensor that requires gradients.
-        noise: `Normal()`, `Antithetic()` or `Sobol()`.
+        noise: `Normal()`, `Antithetic()`, `Sobol()`, or for action sequences `Colored()`; see `dcem.noise`.
+        keep_elites: how many of the best samples of an iteration take part in the next one (iCEM), in place
+            of as many new ones.
         stop_below: a row stops, whatever the others do, once an update moves its mean by less than this in
             every dimension. None: never.
     """
@@ -48,6 +53,7 @@ class SamplingSolver:
     sigma_min: float = 0.0
     smoothing: float | Tensor = 0.0
     noise: Noise = field(default_factory=Normal)
+    keep_elites: int = 0
     stop_below: float | None = None
 
     def __post_init__(self) -> None:
@@ -56,11 +62,21 @@ class SamplingSolver:
             value = getattr(self, field_name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: {field_name} must be a positive integer, got {value!r}")
+        if not 0 <= self.keep_elites < self.n_samples:
+            raise ValueError(
+                f"{name}: keep_elites must satisfy 0 <= keep_elites < n_samples = {self.n_samples}, "
+                f"got {self.keep_elites}"
+            )
         if self.returns not in ("mean", "best"):
             raise ValueError(f"{name}: returns must be 'mean' or 'best', got {self.returns!r}")
         if not self.sigma_min >= 0:
             raise ValueError(f"{name}: sigma_min must be >= 0, got {self.sigma_min}")
-        if not isinstance(self.smoothing, Tensor) and not 0 <= self.smoothing <= 1:
+        for field_name, method in (("distribution", "sample"), ("noise", "draw")):
+            value = getattr(self, field_name)
+            if isinstance(value, type) or not hasattr(value, method):
+                raise TypeError(f"{name}: {field_name} must have a method {method}, got {value!r}")
+        on_device = isinstance(self.smoothing, Tensor) and self.smoothing.device.type != "cpu"
+        if not on_device and not (torch.as_tensor(self.smoothing) - 0.5).abs().le(0.5).all():
             raise ValueError(f"{name}: smoothing must lie in [0, 1], got {self.smoothing}")
         if self.stop_below is not None and not self.stop_below >= 0:
             raise ValueError(f"{name}: stop_below must be >= 0 or None, got {self.stop_below}")
@@ -78,8 +94,12 @@ class SamplingSolver:
         fitted = self.distribution.fit(u, weights, self.sigma_min)
         if isinstance(self.smoothing, float | int) and self.smoothing == 0:
             return fitted
+        name = f"{type(self).__name__}: smoothing"
         return type(fitted)(
-            *(torch.lerp(new, old, _rows(self.smoothing, new)) for new, old in zip(fitted, phi, strict=True))
+            *(
+                torch.lerp(new, old, over_rows(self.smoothing, name, new, fitted.mean.ndim - 1))
+                for new, old in zip(fitted, phi, strict=True)
+            )
         )
 
     def init(self, x0: Tensor) -> SamplingState:
@@ -99,6 +119,8 @@ class SamplingSolver:
     ) -> tuple[SamplingState, Record]:
         assert noise is not None
         u = self.distribution.sample(state.phi, noise)
+        if state.elites is not None:
+            u = torch.cat([state.elites, u[..., self.keep_elites :, :]], dim=-2)
         x = self.distribution.decode(u)
 
         def influence(values: Tensor) -> Tensor:
@@ -111,6 +133,10 @@ class SamplingSolver:
         weights = self.weights(values, t)
         phi = self.fit(state.phi, u, weights)
         new = self._keep_best(state._replace(phi=phi), x, values)
+        if self.keep_elites:
+            finite = torch.where(values.isfinite(), values, torch.inf)
+            best = finite.topk(self.keep_elites, dim=-1, largest=False).indices
+            new = new._replace(elites=u.gather(-2, best.unsqueeze(-1).expand(*best.shape, u.shape[-1])))
         if state.moving is not None:
             new = self._stop_rows(state, new)
         return new, Record(t, x, values, weights, self.distribution.decode(new.phi.mean), new.phi.sigma)
@@ -139,24 +165,43 @@ class SamplingSolver:
         """Rows that had stopped keep their state; rows that barely moved stop from now on."""
         assert old.moving is not None
         moved = (new.phi.mean - old.phi.mean).abs().amax(-1) >= self.stop_below
-        keep = [
-            torch.where(old.moving.reshape(*old.moving.shape, *(1,) * (n.ndim - old.moving.ndim)), n, o)
-            for n, o in zip(new.phi, old.phi, strict=True)
-        ]
-        return new._replace(phi=type(new.phi)(*keep), moving=old.moving & moved)
+        moving = old.moving
+
+        def keep(new: Tensor, old: Tensor) -> Tensor:
+            return torch.where(moving.reshape(moving.shape + (1,) * (new.ndim - moving.ndim)), new, old)
+
+        phi = type(new.phi)(*map(keep, new.phi, old.phi))
+        best = {
+            name: keep(getattr(new, name), getattr(old, name))
+            for name in ("best_x", "best_value")
+            if getattr(old, name) is not None
+        }
+        return new._replace(phi=phi, moving=moving & moved, **best)
 
 
 def at(schedule: Schedule, t: int) -> float | Tensor:
     """The value of a schedule in iteration t."""
     if callable(schedule) and not isinstance(schedule, Tensor):
         return schedule(t)
-    if isinstance(schedule, list | tuple):
-        return schedule[t]
-    return schedule  # type: ignore[return-value]
+    return schedule[t] if isinstance(schedule, Sequence) else schedule
 
 
-def _rows(value: float | Tensor, like: Tensor) -> float | Tensor:
-    """A number, or a tensor over the rows, shaped to broadcast against `like` (*B, ...)."""
+def over_rows(value: float | Tensor, name: str, like: Tensor, batch_ndim: int = -1) -> float | Tensor:
+    """A number, or a tensor over the rows, shaped to broadcast against `like` (*B, ...).
+
+    Without `batch_ndim`, `like` has one dimension more than *B.
+    """
     if not isinstance(value, Tensor) or value.ndim == 0:
-        return value
-    return value.reshape(*value.shape, *(1,) * (like.ndim - value.ndim))
+        return value.to(like) if isinstance(value, Tensor) else value
+    batch = like.shape[:batch_ndim]
+    if not fits(value.shape, batch):
+        raise ValueError(
+            f"{name} must broadcast over the rows {tuple(batch)}, got shape {tuple(value.shape)}"
+        )
+    return value.to(like).reshape(value.shape + (1,) * (like.ndim - len(batch)))
+
+
+def fits(shape: torch.Size, target: torch.Size) -> bool:
+    """Does a tensor of this shape expand to the target?"""
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)

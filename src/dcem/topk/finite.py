@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from dcem.topk.lml import fused, soft_topk
+from dcem.topk.hard import hard_topk
+from dcem.topk.lml import soft_topk, use_fused
 
 
 def can_look(x: Tensor) -> bool:
@@ -23,12 +24,13 @@ def finite_topk(x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: 
 
     A row with fewer than k finite entries gives each of them weight one, a row with none is all zeros.
     """
-    if can_look(x):
-        if all_finite(x):
-            return soft_topk(x, k, tau, standardize)
-    elif fused is not None and x.is_cuda:
-        return soft_topk(x, k, tau, standardize, finite_only=True)
+    if can_look(x) and all_finite(x):
+        return soft_topk(x, k, tau, standardize)
     good = x.isfinite()
+    if not isinstance(tau, Tensor) and tau == 0:
+        return hard_topk(torch.where(good, x, -torch.inf), k) * good
+    if use_fused(x):
+        return soft_topk(x, k, tau, standardize, finite_only=True)
     count = good.sum(-1, keepdim=True).to(x.dtype)
     d = torch.where(good, x, 0.0)
     mean = d.sum(-1, keepdim=True) / count.clamp_min(1)
@@ -38,5 +40,5 @@ def finite_topk(x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: 
         informative = variance > (4 * torch.finfo(x.dtype).eps * mean) ** 2
         d = d * torch.where(informative, torch.where(informative, variance, 1.0).rsqrt(), 0.0)
     out_of_reach = d.detach().amin(-1, keepdim=True) - 1000 * tau - 1
-    capped = torch.minimum(torch.as_tensor(k, dtype=x.dtype, device=x.device), count).clamp_min(0.5)
+    capped = torch.minimum(count.clamp_min(0.5), k if isinstance(k, Tensor) else torch.full_like(count, k))
     return soft_topk(torch.where(good, d, out_of_reach), capped, tau) * good

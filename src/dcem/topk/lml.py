@@ -21,7 +21,7 @@ from dcem.topk.hard import hard_topk
 
 try:
     from dcem.topk import lml_triton as fused
-except ImportError:
+except ImportError:  # no Triton here
     fused = None  # type: ignore[assignment]
 
 _SATURATED = 1000.0  # beyond this many units from the threshold a sigmoid is 0 or 1 in every dtype
@@ -56,71 +56,76 @@ def soft_topk(
 
     With `standardize`, x is first brought to mean 0 and standard deviation 1 in every row, which makes the
     result invariant to shifting and scaling x. A row that is constant to rounding then gets k/n everywhere.
+    `finite_only`, for the fused kernel alone, leaves out entries that are not finite (see `finite_topk`).
     """
     n = x.shape[-1]
     if isinstance(tau, float | int) and tau == 0:
         return hard_topk(x, k)
-    if isinstance(k, float | int) and k == n:
+    if isinstance(k, float | int) and k == n and not finite_only:
         return torch.ones_like(x)
     if x.dtype in (torch.float16, torch.bfloat16):
-        return soft_topk(x.float(), _float(k), _float(tau), standardize).to(x.dtype)
+        return soft_topk(x.float(), _float(k), _float(tau), standardize, finite_only).to(x.dtype)
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     function = _SoftTopK if transformed else _EagerSoftTopK
-    y: Tensor = function.apply(x, k, tau, standardize)[0]
+    y: Tensor = function.apply(x, k, tau, standardize, finite_only)[0]
     return y
 
 
+def use_fused(x: Tensor) -> bool:
+    """Does the Triton kernel do this one?"""
+    return fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW
+
+
 class _SoftTopK(torch.autograd.Function):
-    """y, and what its backward needs: the centred rows d and the factor inv, with a = d inv + const."""
+    """y, and what its backward needs: the rows' means and a factor inv, with a = (x - mean) inv + const."""
 
     @staticmethod
     def forward(
-        x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool
+        x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         if torch.compiler.is_compiling():
-            return _solve_op(x, _as_tensor(k, x), _as_tensor(tau, x), standardize)
-        return _solve(x, k, tau, standardize)
+            return _solve_op(x, _as_tensor(k, x), _as_tensor(tau, x), standardize, finite_only)
+        return _solve(x, k, tau, standardize, finite_only)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, k, tau, ctx.standardize = inputs
-        y, d, inv = output
-        ctx.mark_non_differentiable(d, inv)
+        x, k, tau, ctx.standardize, ctx.finite_only = inputs
+        y, mean, inv = output
+        ctx.mark_non_differentiable(mean, inv)
         ctx.set_materialize_grads(False)
         ctx.tau = None if isinstance(tau, Tensor) else tau
         ctx.k_shape = k.shape if isinstance(k, Tensor) else None
-        ctx.save_for_backward(x, y, d, inv, tau if isinstance(tau, Tensor) else None)
+        ctx.save_for_backward(x, y, mean, inv, tau if isinstance(tau, Tensor) else None)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         g = grads[0]
         if g is None:
-            return None, None, None, None
-        x, y, d, inv, tau = ctx.saved_tensors
+            return (None,) * 5
+        x, y, mean, inv, tau = ctx.saved_tensors
         tau = ctx.tau if tau is None else tau
-        if torch.is_grad_enabled():  # a second derivative is wanted: d and inv must depend on x
-            d, inv = _centre_and_scale(x, tau, ctx.standardize)
-        elif fused is not None and x.is_cuda:
-            return fused.backward(g, y, d, inv, tau, ctx.standardize, ctx.needs_input_grad, ctx.k_shape)
-        s = y * (1 - y)
-        sg = s * g
-        # A row without slope (every weight 0 or 1) passes no gradient instead of 0 / 0.
-        gk = sg.sum(-1, keepdim=True) / s.sum(-1, keepdim=True).clamp_min(1e-30)
-        ga = torch.addcmul(sg, s, gk, value=-1)
-        gx = gtau = None
-        if ctx.needs_input_grad[2] or ctx.standardize:
-            gad = (ga * d).sum(-1, keepdim=True)
-        if ctx.needs_input_grad[0]:
+        need_x, need_k, need_tau = ctx.needs_input_grad[:3]
+        again = torch.is_grad_enabled()  # a second derivative is wanted
+        if use_fused(x) and not again and not torch.compiler.is_compiling():
+            gx, gk, gd = fused.backward(g, x, y, mean, inv, ctx.standardize, ctx.finite_only, need_tau)
+        else:
+            d, inv = _centre_and_scale(x, tau, ctx.standardize)[1:] if again else (x - mean, inv)
+            s = y * (1 - y)
+            sg = s * g
+            # A row without slope (every weight 0 or 1) passes no gradient instead of 0 / 0.
+            gk = sg.sum(-1, keepdim=True) / s.sum(-1, keepdim=True).clamp_min(1e-30)
+            ga = torch.addcmul(sg, s, gk, value=-1)
+            if ctx.standardize or need_tau:
+                gd = (ga * d).sum(-1, keepdim=True)
             if ctx.standardize:
-                ga = ga - d * (gad * (inv * tau) ** 2 / x.shape[-1])
+                ga = ga - d * (gd * (inv * tau) ** 2 / x.shape[-1])
             gx = ga * inv
-        if ctx.needs_input_grad[2]:
-            gtau = (-gad * inv / tau).sum_to_size(tau.shape)
-        return gx, gk.sum_to_size(ctx.k_shape) if ctx.needs_input_grad[1] else None, gtau, None
+        gtau = (-gd * inv / tau).sum_to_size(tau.shape) if need_tau else None
+        return gx if need_x else None, gk.sum_to_size(ctx.k_shape) if need_k else None, gtau, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], x: Tensor, k: Any, tau: Any, standardize: bool
+        info: Any, in_dims: tuple[Any, ...], x: Tensor, k: Any, tau: Any, standardize: bool, finite_only: bool
     ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
         def front(value: Any, dim: int | None, ndim: int) -> Any:
             if not isinstance(value, Tensor):
@@ -130,8 +135,8 @@ class _SoftTopK(torch.autograd.Function):
 
         ndim = x.ndim + (in_dims[0] is None)
         x = front(x, in_dims[0], ndim).expand(info.batch_size, *[-1] * (ndim - 1))
-        out = _SoftTopK.apply(x, front(k, in_dims[1], ndim), front(tau, in_dims[2], ndim), standardize)
-        return out, (0, 0, 0)
+        k, tau = front(k, in_dims[1], ndim), front(tau, in_dims[2], ndim)
+        return _SoftTopK.apply(x, k, tau, standardize, finite_only), (0, 0, 0)
 
 
 class _EagerSoftTopK(torch.autograd.Function):
@@ -146,26 +151,26 @@ class _EagerSoftTopK(torch.autograd.Function):
     backward = _SoftTopK.backward
 
 
-def _centre_and_scale(x: Tensor, tau: float | Tensor, standardize: bool) -> tuple[Tensor, Tensor]:
-    """d = x - mean(x), and inv such that a = d inv; a standardised row without information has inv = 0."""
+def _centre_and_scale(x: Tensor, tau: float | Tensor, standardize: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """mean(x), d = x - mean, and inv with a = d inv; a standardised row without information has inv = 0."""
     mean = x.sum(-1, keepdim=True) / x.shape[-1]
     d = x - mean
     if not standardize:
-        return d, torch.ones_like(mean) / tau
+        return mean, d, torch.ones_like(mean) / tau
     norm = torch.linalg.vector_norm(d, dim=-1, keepdim=True)
     # Relative to the size of the values: an absolute threshold would break for tiny or shifted ones.
     noise = 4 * torch.finfo(x.dtype).eps * math.sqrt(x.shape[-1])
     informative = norm > noise * mean.abs()
     inv = math.sqrt(x.shape[-1]) / (torch.where(informative, norm, 1.0) * tau)
-    return d, torch.where(informative, inv, 0.0)
+    return mean, d, torch.where(informative, inv, 0.0)
 
 
 def _solve(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool
+    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if fused is not None and x.is_cuda:
-        return fused.forward(x, k, tau, standardize)
     n = x.shape[-1]
+    if use_fused(x):
+        return fused.forward(x, k, tau, standardize, finite_only)
     if (
         x.numel() == n
         and x.device.type == "cpu"
@@ -175,7 +180,7 @@ def _solve(
         answer = _solve_one_row(x, k, tau, standardize)
         if answer is not None:
             return answer
-    d, inv = _centre_and_scale(x, tau, standardize)
+    mean, d, inv = _centre_and_scale(x, tau, standardize)
     target: float | Tensor
     if isinstance(k, Tensor):
         everything = k >= n
@@ -196,14 +201,15 @@ def _solve(
         y, converged = _bracketed(_around_threshold(x, k, inv), k, target, look), None
     if converged is not None and not converged.all():
         rows = (~converged).nonzero(as_tuple=True)[:-1]
-        x_, k_, target_, inv_ = (
-            v.expand(*x.shape[:-1], v.shape[-1])[rows] if isinstance(v, Tensor) else v
-            for v in (x, k, target, inv)
-        )
-        y[rows] = _bracketed(_around_threshold(x_, k_, inv_), k_, target_, look)
+        hard = [_take(v, rows, x.shape) for v in (k, target, inv)]
+        y[rows] = _bracketed(_around_threshold(x[rows], hard[0], hard[2]), hard[0], hard[1], look)
     if everything is not None:
         y = torch.where(everything, 1.0, y)
-    return y, d, inv
+    return y, mean, inv
+
+
+def _take(value: float | Tensor, rows: tuple[Tensor, ...], shape: torch.Size) -> float | Tensor:
+    return value.expand(*shape[:-1], 1)[rows] if isinstance(value, Tensor) else value
 
 
 def _solve_one_row(
@@ -215,6 +221,7 @@ def _solve_one_row(
     """
     n = x.shape[-1]
     eps = torch.finfo(x.dtype).eps
+    rows = (*x.shape[:-1], 1)
     target = math.log(k / (n - k))
     mean = x.sum().item() / n
     d = x - mean
@@ -239,7 +246,11 @@ def _solve_one_row(
         step = (math.log(m / (1 - m)) - target) * m * (1 - m) / slope
         nu -= step
         if abs(step) <= _small_step(x.dtype):
-            return torch.add(a, nu, out=y).sigmoid_(), d, torch.full_like(x[..., :1], inv)
+            return (
+                torch.add(a, nu, out=y).sigmoid_(),
+                torch.full(rows, mean, dtype=x.dtype),
+                torch.full(rows, inv, dtype=x.dtype),
+            )
     return None
 
 
@@ -313,14 +324,19 @@ def _bracketed(
 
 
 @torch.library.custom_op("dcem::soft_topk", mutates_args=())
-def _solve_op(x: Tensor, k: Tensor, tau: Tensor, standardize: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _solve_op(
+    x: Tensor, k: Tensor, tau: Tensor, standardize: bool, finite_only: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """The solve as one opaque operator, for torch.compile."""
-    return _solve(x, k, tau, standardize)
+    return _solve(x, k, tau, standardize, finite_only)
 
 
 @_solve_op.register_fake
-def _(x: Tensor, k: Tensor, tau: Tensor, standardize: bool) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(x), torch.empty_like(x), x.new_empty(*x.shape[:-1], 1)
+def _(
+    x: Tensor, k: Tensor, tau: Tensor, standardize: bool, finite_only: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows = (*x.shape[:-1], 1)
+    return torch.empty_like(x), x.new_empty(rows), x.new_empty(rows)
 
 
 def _float(value: float | Tensor) -> float | Tensor:

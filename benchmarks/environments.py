@@ -1,0 +1,51 @@
+"""One virtual environment a peer, `.bench-<peer>/` in the checkout, made on first use."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH = "torch==2.13.0"
+
+# The pip installs of each peer, in order, after torch: whatever else is asked for, torch stays this one.
+PEERS = {
+    "theseus": [
+        ["numpy", "scipy", "lxml", "PyYAML", "setuptools", "wheel"],
+        ["semantic-version==2.10.0", "pybind11==3.1.0", "urdf-parser-py==0.0.4"],
+        # Without its dependencies: they include a sparse solver that wants system libraries.
+        ["--no-deps", "--no-build-isolation", "torchlie==0.1.0", "torchkin==0.1.1", "theseus-ai==0.2.3"],
+    ],
+    "evotorch": [["evotorch==0.6.1"]],
+    "pytorch_mppi": [["pytorch-mppi==0.9.1"]],
+}
+
+
+class InstallError(Exception):
+    """A peer's environment could not be made; the message is pip's last word."""
+
+
+def python(name: str) -> Path:
+    """The interpreter of an environment: this one for "ours", else the peer's, installed if need be."""
+    if name == "ours":
+        return Path(sys.executable)
+    folder = ROOT / f".bench-{name.replace('_', '-')}"
+    interpreter = folder / "bin" / "python"
+    stamp = folder / ".installed"
+    steps = json.dumps([TORCH, PEERS[name]])
+    if stamp.exists() and stamp.read_text() == steps:
+        return interpreter
+    print(f"installing {name} into {folder.name} ...", flush=True)
+    _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+    for packages in ([TORCH], *PEERS[name]):
+        pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([*pip, "--constraint", str(ROOT / "constraints.txt"), *packages])
+    stamp.write_text(steps)
+    return interpreter
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        raise InstallError((errors or done.stderr.splitlines() or ["no message"])[-1])

@@ -1,0 +1,61 @@
+"""dcem itself, and the floors it is held against: torch.topk and the bare objective."""
+
+import torch
+from torch import Tensor
+
+import dcem
+import problems
+from measure import Job, serve
+
+
+def lml(problem: problems.TopK) -> Job:
+    return Job(lambda: dcem.lml(problem.x, problem.k), problem.parameters)
+
+
+def topk(problem: problems.TopK) -> Job:
+    return Job(lambda: torch.topk(problem.x, problem.k).values, problem.parameters)
+
+
+def cem(problem: problems.Search, tau: float = 1.0, mode: tuple[str, ...] = ("Unroll",)) -> Job:
+    """`mode` is a class of dcem.backward and its arguments."""
+    solver, backward = _solver(problem, tau), getattr(dcem.backward, mode[0])(*mode[1:])
+    return Job(
+        lambda: dcem.minimize(problem.cost, solver, problem.x0, backward=backward).x, problem.parameters
+    )
+
+
+def mppi(problem: problems.Search, temperature: float) -> Job:
+    solver = dcem.MPPI(
+        n_samples=problem.n_samples,
+        n_iters=problem.n_iters,
+        temperature=temperature,
+        normalize=False,  # as the peer: the temperature is in the units of the cost
+        distribution=dcem.Gaussian(sigma=problem.sigma),
+    )
+    return Job(lambda: dcem.minimize(problem.cost, solver, problem.x0).x, problem.parameters)
+
+
+def bare(problem: problems.Search) -> Job:
+    """The objective alone, on the samples that a solve would evaluate."""
+    with torch.no_grad():
+        trace = dcem.minimize(problem.cost, _solver(problem, 1.0), problem.x0, trace=True).trace
+    samples = tuple(record.samples.requires_grad_() for record in trace)
+
+    def forward() -> Tensor:
+        return torch.stack([problem.cost(X) for X in samples])
+
+    return Job(forward, (*problem.parameters, *samples))
+
+
+def _solver(problem: problems.Search, tau: float) -> "dcem.DCEM":
+    return dcem.DCEM(
+        n_samples=problem.n_samples,
+        n_elite=problem.n_elite,
+        n_iters=problem.n_iters,
+        tau=tau,
+        distribution=dcem.Gaussian(sigma=problem.sigma),
+    )
+
+
+if __name__ == "__main__":
+    serve({"lml": lml, "topk": topk, "dcem": cem, "mppi": mppi, "bare": bare}, packages=("dcem",))

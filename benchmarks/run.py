@@ -1,0 +1,177 @@
+"""Speed, memory and correctness beside peers, in one run: `make bench`, or `python benchmarks/run.py --help`.
+
+Every contender lives in a process and an environment of its own. A case is timed in rounds; in each round
+every contender has its turn, so that what slows the machine down for a while slows them all.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import tables
+from environments import PEERS, ROOT, InstallError
+from suite import TABLES, Case, Contender, Table
+from tables import Row
+from workers import Worker, WorkerError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a smoke run: few rounds, written to out/bench")
+    parser.add_argument("--tables", nargs="+", choices=[t.name for t in TABLES], metavar="TABLE")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float, help="of timing a round, for each contender")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    rounds = args.rounds or (3 if args.quick else 15)
+    seconds = args.seconds or (0.05 if args.quick else 0.3)
+    folder = args.out or (ROOT / "out/bench" if args.quick else ROOT / "benchmarks/results/cpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = [t for t in TABLES if not args.tables or t.name in args.tables]
+
+    with ExitStack() as stack:
+        workers, failures, versions = start(
+            {c.environment for t in chosen for c in t.contenders}, args.threads, stack
+        )
+        facts = machine(args.threads) | {"rounds": rounds, "seconds": seconds, "versions": versions}
+        (folder / "run.json").write_text(json.dumps(facts | {"not installed": failures}, indent=2) + "\n")
+        pages = []
+        for table in chosen:
+            rows = [
+                row
+                for case in table.cases
+                for row in measure(table, case, workers, failures, rounds, seconds, args.threads)
+            ]
+            first = {case.label: next(r for r in rows if r.case == case.label) for case in table.cases}
+            pages.append(tables.write(folder, table, rows, first))
+            print(pages[-1], flush=True)
+    (folder / "tables.md").write_text("\n".join([heading(facts), *pages]))
+    print(f"written to {folder}")
+
+
+def start(
+    environments: set[str], threads: int, stack: ExitStack
+) -> tuple[dict[str, Worker], dict[str, str], dict[str, Any]]:
+    """A worker for every environment; why not, for those that cannot be had; and their versions."""
+    workers, failures, versions = {}, {}, {}
+    for name in ["ours", *PEERS]:
+        if name not in environments:
+            continue
+        try:
+            worker = stack.enter_context(Worker(name, threads))
+            versions[name] = worker.ask("versions")
+            workers[name] = worker
+        except (InstallError, WorkerError) as error:
+            failures[name] = f"not installed: {error}"
+            print(f"{name} {failures[name]}", flush=True)
+    return workers, failures, versions
+
+
+def measure(
+    table: Table,
+    case: Case,
+    workers: dict[str, Worker],
+    failures: dict[str, str],
+    rounds: int,
+    seconds: float,
+    threads: int,
+) -> list[Row]:
+    """All contenders on one case: times in turn, then memory (in fresh processes) and correctness."""
+    rows = {
+        c.label: Row(case.label, c.label, failure=failures.get(c.environment, "")) for c in table.contenders
+    }
+    for index, name in enumerate(tables.PASSES):
+        backward = index == 1
+        for turn in range(rounds):
+            for contender in rotated(table.contenders, turn):
+                row = rows[contender.label]
+                if row.failure or (backward and not contender.backward):
+                    continue
+                try:
+                    worker = workers[contender.environment]
+                    reply = worker.ask("time", contender.request(case), backward=backward, seconds=seconds)
+                    row.ms.setdefault(name, []).append(reply["ms"])
+                except WorkerError as error:
+                    row.failure, row.ms = f"failed: {error}", {}
+    for contender in table.contenders:
+        row = rows[contender.label]
+        if row.failure:
+            continue
+        try:
+            row.figures |= figures(table, case, contender, workers[contender.environment], threads)
+        except WorkerError as error:
+            row.failure, row.ms = f"failed: {error}", {}
+    return list(rows.values())
+
+
+def rotated(contenders: tuple[Contender, ...], turn: int) -> tuple[Contender, ...]:
+    """Another one goes first every round, so that none is always the one after the slowest."""
+    cut = turn % len(contenders)
+    return contenders[cut:] + contenders[:cut]
+
+
+def figures(table: Table, case: Case, contender: Contender, worker: Worker, threads: int) -> dict[str, Any]:
+    request = contender.request(case)
+    with Worker(contender.environment, threads) as fresh:
+        found = fresh.ask("memory", request, backward=contender.backward)
+    if contender.judged:
+        found |= worker.ask("judge", request)
+    if table.compare and contender.backward:
+        found |= worker.ask("compare", request, reference=table.contenders[0].request(case))
+    if table.differences:
+        found |= worker.ask("differences", request)
+    if contender.exact is not None:
+        request = {**request, "problem": case.problem | {"dtype": "float64"}}
+        reply = worker.ask("compare", request, reference={**request, "options": contender.exact})
+        found["gradient error, exact top-k"] = reply["relative error"]
+    return found
+
+
+def machine(threads: int) -> dict[str, Any]:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": next(names, platform.processor()),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "load before": round(os.getloadavg()[0], 2),  # of others: these tables want a quiet machine
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "commit": commit(),
+    }
+
+
+def commit() -> str:
+    """The commit measured, marked when the working tree differs from it."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    done = subprocess.run(git, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def heading(facts: dict[str, Any]) -> str:
+    packages = {k: v for group in facts["versions"].values() for k, v in group.items()}
+    return "\n".join(
+        [
+            "# CPU benchmarks",
+            "",
+            f"{facts['date']}, {facts['cpu']}, {facts['threads']} threads of {facts['cores']} cores, "
+            f"load {facts['load before']} before the start, commit {facts['commit']}.",
+            ", ".join(f"{name} {version}" for name, version in packages.items()) + ".",
+            f"Medians over {facts['rounds']} interleaved rounds. A ratio is to the first contender of its "
+            "case: the median of the ratios of each round, with their quartiles.",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Whole functions as CUDA graphs: a solve that costs one launch instead of hundreds.
+
+    plan = dcem.capture(lambda x0: dcem.minimize(f, solver, x0).x)
+    plan(x0)                          # first call: warms up and captures; later calls: copy, replay
+
+With `parameters`, the captured function is differentiable: its backward is a graph of its own, and gradients
+reach the inputs that require them and the parameters given.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.utils import _pytree as pytree
+
+
+class capture:  # noqa: N801 (it reads as a function, which is how it is used)
+    """Make a function of tensors run as a CUDA graph.
+
+    Args:
+        f: takes tensors, returns a tensor or any nesting of tuples, lists, dicts and tensors. Its tensors
+            must depend only on the arguments, on tensors that stay in place (parameters updated in place
+            are fine) and on random numbers. What Python does inside runs once: numbers, branches and the
+            identity of tensors that f closes over are frozen.
+        parameters: tensors that f closes over and that should get gradients.
+        generator: a CUDA generator that f draws from, if not the default one. Every replay draws anew.
+        warmup: runs before capturing.
+
+    A call with new shapes, dtypes, devices or requires_grad flags is captured anew; nothing is reused for a
+    signature it was not made for. Inputs that are not on a CUDA device run f as it is. Outputs are copies,
+    safe to keep.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        parameters: Iterable[Tensor] = (),
+        generator: Generator | None = None,
+        warmup: int = 3,
+    ) -> None:
+        self.f = f
+        self.parameters = tuple(parameters)
+        self.generator = generator
+        self.warmup = warmup
+        self._graphs: dict[Any, _Graph | _GraphWithBackward] = {}
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        for i, x in enumerate(inputs):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"capture: argument {i} must be a tensor, got {type(x).__name__}")
+        tensors = (*inputs, *self.parameters)
+        if not all(x.is_cuda for x in tensors) or not tensors:
+            return self.f(*inputs)
+        wants_grad = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        key = (wants_grad, *((x.shape, x.dtype, x.device, wants_grad and x.requires_grad) for x in inputs))
+        if key not in self._graphs:
+            make = _GraphWithBackward if wants_grad else _Graph
+            with _no_stream_warnings():
+                self._graphs[key] = make(self, inputs)
+        return self._graphs[key](inputs)
+
+
+class _Graph:
+    """Forward only."""
+
+    def __init__(self, owner: capture, inputs: tuple[Tensor, ...]) -> None:
+        self.inputs = tuple(x.detach().clone() for x in inputs)
+        with torch.no_grad():
+            _run_aside(lambda: owner.f(*self.inputs), owner.warmup)
+            self.graph = _new_graph(owner)
+            with torch.cuda.graph(self.graph):
+                self.outputs = owner.f(*self.inputs)
+
+    def __call__(self, inputs: tuple[Tensor, ...]) -> Any:
+        _fill(self.inputs, inputs)
+        self.graph.replay()
+        return pytree.tree_map_only(Tensor, Tensor.clone, self.outputs)
+
+
+class _GraphWithBackward:
+    """A forward graph and a backward graph, joined by an autograd node."""
+
+    def __init__(self, owner: capture, inputs: tuple[Tensor, ...]) -> None:
+        self.inputs = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in inputs)
+        self.parameters = owner.parameters
+        self.wanted = [x for x in (*self.inputs, *self.parameters) if x.requires_grad]
+
+        def forward_and_backward() -> None:
+            outputs = [y for y in pytree.tree_leaves(owner.f(*self.inputs)) if _differentiable(y)]
+            torch.autograd.grad(
+                outputs, self.wanted, [torch.zeros_like(y) for y in outputs], allow_unused=True
+            )
+
+        _run_aside(forward_and_backward, owner.warmup)
+        self.forward_graph, self.backward_graph = _new_graph(owner), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.forward_graph):
+            self.outputs, self.spec = pytree.tree_flatten(owner.f(*self.inputs))
+        live = [y for y in self.outputs if _differentiable(y)]
+        if not live:
+            raise ValueError("capture: no output depends on anything that requires gradients")
+        self.output_grads = [torch.zeros_like(y) for y in live]
+        with torch.cuda.graph(self.backward_graph, pool=self.forward_graph.pool()):
+            grads = torch.autograd.grad(live, self.wanted, self.output_grads, allow_unused=True)
+        found = iter(grads)
+        self.grads = [next(found) if x.requires_grad else None for x in (*self.inputs, *self.parameters)]
+        # Keep the buffers, drop the graph that autograd built while capturing.
+        self.live = [_differentiable(y) for y in self.outputs]
+        self.outputs = [y.detach() if isinstance(y, Tensor) else y for y in self.outputs]
+
+    def __call__(self, inputs: tuple[Tensor, ...]) -> Any:
+        flat = _Replay.apply(self, len(inputs), *inputs, *self.parameters)
+        tensors = iter(flat)
+        leaves = [next(tensors) if isinstance(y, Tensor) else y for y in self.outputs]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, graph: _GraphWithBackward, n_inputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        _fill(graph.inputs, tensors[:n_inputs])
+        graph.forward_graph.replay()
+        ctx.graph = graph
+        flat = tuple(y.clone() for y in graph.outputs if isinstance(y, Tensor))
+        ctx.mark_non_differentiable(
+            *(y for y, live in zip(flat, _only_tensors(graph), strict=True) if not live)
+        )
+        return flat
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        graph: _GraphWithBackward = ctx.graph
+        live = [g for g, alive in zip(grads, _only_tensors(graph), strict=True) if alive]
+        _fill(graph.output_grads, live)
+        graph.backward_graph.replay()
+        return None, None, *(None if g is None else g.clone() for g in graph.grads)
+
+
+def _only_tensors(graph: _GraphWithBackward) -> list[bool]:
+    return [live for y, live in zip(graph.outputs, graph.live, strict=True) if isinstance(y, Tensor)]
+
+
+def _differentiable(y: Any) -> bool:
+    return isinstance(y, Tensor) and y.requires_grad
+
+
+def _fill(buffers: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    with torch.no_grad():
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.copy_(value)
+
+
+def _new_graph(owner: capture) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    if owner.generator is not None:
+        graph.register_generator_state(owner.generator)
+    return graph
+
+
+@contextmanager
+def _no_stream_warnings() -> Iterator[None]:
+    """Parameters may have been used on another stream before; capturing waits for it and does no harm."""
+    set_warning = torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch
+    set_warning(False)
+    try:
+        yield
+    finally:
+        set_warning(True)
+
+
+def _run_aside(f: Callable[[], Any], times: int) -> None:
+    """Run on a side stream, as CUDA asks for before a capture: lazy initialisation must not be recorded."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(times):
+            f()
+    torch.cuda.current_stream().wait_stream(stream)

@@ -1,0 +1,9 @@
+"""Differentiable model-predictive control."""
+
+from dcem.control.decoder import Decoder
+from dcem.control.embed import embedding_loss
+from dcem.control.mpc import MPC, Plan
+from dcem.control.rollout import Model, rollout
+from dcem.control.stack import DecoderStack
+
+__all__ = ["MPC", "Decoder", "DecoderStack", "Model", "Plan", "embedding_loss", "rollout"]

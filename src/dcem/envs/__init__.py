@@ -1,0 +1,1 @@
+"""Systems to control: differentiable ones, and simulators stepped many at a time."""

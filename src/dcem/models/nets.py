@@ -1,0 +1,115 @@
+"""Networks whose members run side by side: every parameter carries a leading ensemble dimension.
+
+A layer of M members is one batched matrix product, so that M small networks cost one launch. Weights are
+stored as (M, in, out), biases as (M, out): y = x @ weight + bias on x of shape (M, N, in).
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+aten = torch.ops.aten
+
+
+class Activation(NamedTuple):
+    """An elementwise function f, f written into ``out``, and ``backward(grad, x, out)``: grad · f'(x)."""
+
+    apply: Callable[[Tensor], Tensor]
+    write: Callable[[Tensor, Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+ACTIVATIONS = {
+    "relu": Activation(
+        F.relu,
+        lambda x, out: aten.relu.out(x, out=out),
+        lambda grad, x, out: aten.threshold_backward.grad_input(grad, x, 0, grad_input=out),
+    ),
+    "elu": Activation(
+        F.elu,
+        lambda x, out: aten.elu.out(x, out=out),
+        lambda grad, x, out: aten.elu_backward.grad_input(grad, 1, 1, 1, False, x, grad_input=out),
+    ),
+    "gelu": Activation(
+        F.gelu,
+        lambda x, out: aten.gelu.out(x, out=out),
+        lambda grad, x, out: aten.gelu_backward.grad_input(grad, x, grad_input=out),
+    ),
+}
+
+
+def _uniform(shape: Sequence[int], bound: float, generator: torch.Generator | None) -> nn.Parameter:
+    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound, generator=generator))
+
+
+class EnsembleMLP(nn.Module):
+    """M fully connected networks: sizes[0] → sizes[1] → … → sizes[-1], activated between the layers.
+
+    ``weights[i]``: (M, sizes[i], sizes[i+1]); ``biases[i]``: (M, sizes[i+1]), both uniform in ±1/√fan_in.
+
+    >>> net = EnsembleMLP([3, 16, 2], "relu", members=4)
+    >>> net(torch.zeros(4, 10, 3)).shape
+    torch.Size([4, 10, 2])
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activation: str,
+        members: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
+        self.activation = activation
+        layers = list(pairwise(sizes))
+        self.weights = nn.ParameterList(_uniform((members, i, o), i**-0.5, generator) for i, o in layers)
+        self.biases = nn.ParameterList(_uniform((members, o), i**-0.5, generator) for i, o in layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(M, N, sizes[0]) → (M, N, sizes[-1])."""
+        activate = ACTIVATIONS[self.activation].apply
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias.unsqueeze(1), x if i == 0 else activate(x), weight)
+        return x
+
+
+class EnsembleGRU(nn.Module):
+    """M gated recurrent units with reset, update and new gate, as `torch.nn.GRUCell` has them:
+
+        r = σ(W_r [h, a] + b_r)        z = σ(W_z [h, a] + b_z)
+        n = tanh(W_i a + b_i + r (W_h h + b_h))        h' = (1 − z) n + z h
+
+    The four pre-activations lie in the order n_h, r, z, n_i (the hidden state's part of n first, the input's
+    last), so that h feeds the first three and a the last three: ``hidden_weight`` (M, H, 3H) for n_h, r, z;
+    ``input_weight`` (M, inputs, 3H) for r, z, n_i; ``bias`` (M, 4H) for all.
+
+    >>> gru = EnsembleGRU(inputs=5, hidden=8, members=2)
+    >>> gru(torch.zeros(2, 10, 5), torch.zeros(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    def __init__(
+        self, inputs: int, hidden: int, members: int = 1, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        bound = hidden**-0.5
+        self.hidden_weight = _uniform((members, hidden, 3 * hidden), bound, generator)
+        self.input_weight = _uniform((members, inputs, 3 * hidden), bound, generator)
+        self.bias = _uniform((members, 4 * hidden), bound, generator)
+
+    def forward(self, inputs: Tensor, hidden: Tensor) -> Tensor:
+        """(M, N, inputs), (M, N, H) → the next hidden state (M, N, H)."""
+        H = hidden.shape[-1]
+        bias_h, bias_i = self.bias.unsqueeze(1).split([3 * H, H], dim=-1)
+        new_h, reset_h, update_h = torch.baddbmm(bias_h, hidden, self.hidden_weight).chunk(3, dim=-1)
+        reset_i, update_i, new_i = torch.bmm(inputs, self.input_weight).chunk(3, dim=-1)
+        reset = torch.sigmoid(reset_i + reset_h)
+        update = torch.sigmoid(update_i + update_h)
+        new = torch.tanh(new_i + bias_i + reset * new_h)
+        return torch.lerp(new, hidden, update)

@@ -1,0 +1,86 @@
+"""Observations as models like them: angles as sine and cosine, features with zero mean and unit variance."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+MIN_STD = 1e-2
+"""A feature that hardly moves is not blown up: standard deviations are taken to be at least this."""
+
+
+class Normalizer(nn.Module):
+    """Observation ↔ features: f = ((x with sin in the angles' places, cos of the angles) − mean) / std.
+
+    The statistics are buffers, learned from a data set (`fit`) or as data comes in (`update`); with
+    ``scale=False`` they stay 0 and 1. Angles come back in (−π, π].
+
+    Args:
+        size: numbers in an observation.
+        angles: which of them are angles in radians.
+        scale: whether to normalise at all.
+
+    >>> normalizer = Normalizer(3, angles=[1])
+    >>> normalizer.fit(torch.randn(100, 3))
+    >>> normalizer.encode(torch.zeros(2, 3)).shape
+    torch.Size([2, 4])
+    """
+
+    mean: Tensor
+    std: Tensor
+    count: Tensor
+
+    def __init__(self, size: int, angles: Sequence[int] = (), scale: bool = True) -> None:
+        super().__init__()
+        if len(set(angles)) != len(angles) or any(not 0 <= i < size for i in angles):
+            raise ValueError(f"angles must be distinct indices below {size}, got {tuple(angles)}")
+        self.size, self.angles, self.scale = size, tuple(angles), scale
+        self.features = size + len(angles)
+        self.register_buffer("mean", torch.zeros(self.features))
+        self.register_buffer("std", torch.ones(self.features))
+        self.register_buffer("count", torch.zeros(()))
+
+    def encode(self, obs: Tensor) -> Tensor:
+        """(..., size) → (..., features)."""
+        features = self._unwrap(obs)
+        return (features - self.mean) / self.std if self.scale else features
+
+    def decode(self, features: Tensor) -> Tensor:
+        """(..., features) → (..., size), the inverse of `encode` up to whole turns."""
+        if self.scale:
+            features = features * self.std + self.mean
+        columns = list(features[..., : self.size].unbind(-1))
+        for cosine, i in enumerate(self.angles, start=self.size):
+            columns[i] = torch.atan2(columns[i], features[..., cosine])
+        return torch.stack(columns, dim=-1)
+
+    @torch.no_grad()
+    def fit(self, obs: Tensor) -> None:
+        """Takes the statistics of a data set (..., size), forgetting those before."""
+        self.count.zero_()
+        self.update(obs)
+
+    @torch.no_grad()
+    def update(self, obs: Tensor) -> None:
+        """Merges a batch (..., size) into the running statistics (pairwise update of mean and variance)."""
+        if not self.scale:
+            return
+        features = self._unwrap(obs).flatten(0, -2)
+        variance, mean = torch.var_mean(features, dim=0, correction=0)
+        new = len(features) / (self.count + len(features))
+        shift = mean - self.mean
+        variance = torch.lerp(self.std.square(), variance, new) + shift.square() * new * (1 - new)
+        self.std.copy_(variance.sqrt().clamp(min=MIN_STD))
+        self.mean.add_(shift * new)
+        self.count.add_(len(features))
+
+    def _unwrap(self, obs: Tensor) -> Tensor:
+        if obs.shape[-1] != self.size:
+            raise ValueError(f"obs must end in {self.size} numbers, got shape {tuple(obs.shape)}")
+        if not self.angles:
+            return obs
+        columns = list(obs.unbind(-1))
+        cosines = [columns[i].cos() for i in self.angles]
+        for i in self.angles:
+            columns[i] = columns[i].sin()
+        return torch.stack(columns + cosines, dim=-1)

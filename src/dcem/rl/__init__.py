@@ -1,0 +1,1 @@
+"""What learning from experience needs besides a model and a planner."""

@@ -1,0 +1,280 @@
+"""A buffer of experience that gives back chunks of consecutive steps, never across an episode's end.
+
+Each environment writes into a ring of its own. Positions are counted from the start of training and
+taken modulo the capacity only to address memory, so overwriting the oldest steps needs no bookkeeping:
+what is older than ``written - capacity`` is gone. A table holds where each episode begins and ends.
+Everything lies on one device and nothing reads a value back, so ``add`` and ``sample`` can be captured in
+a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Chunk(NamedTuple):
+    """Consecutive steps: action t is taken on observation t, and reward t and observation t+1 follow."""
+
+    observations: Tensor
+    """(batch, length + 1, n)"""
+    actions: Tensor
+    """(batch, length, m)"""
+    rewards: Tensor
+    """(batch, length)"""
+
+
+class Episode(NamedTuple):
+    """One finished episode of T steps, from its first observation to its last."""
+
+    env: int
+    observations: Tensor
+    """(T + 1, n)"""
+    actions: Tensor
+    """(T, m)"""
+    rewards: Tensor
+    """(T,)"""
+
+
+class ReplayBuffer:
+    """The last ``capacity`` observations of each of ``n_envs`` environments.
+
+    An episode of T steps takes T + 1 places: its final observation is kept, without an action.
+
+    The table of episodes has room for ``capacity / shortest_episode`` of them: where episodes are
+    shorter than that on average, old ones are forgotten before they are overwritten.
+
+    >>> replay = ReplayBuffer(n_envs=2, capacity=100, observation_size=3, action_size=1)
+    >>> for t in range(20):
+    ...     ended = torch.tensor([t == 9, t == 19])
+    ...     replay.add(torch.randn(2, 3), torch.randn(2, 1), torch.randn(2), torch.randn(2, 3), ended)
+    >>> chunk = replay.sample(batch=4, length=5)
+    >>> chunk.observations.shape, chunk.actions.shape, chunk.rewards.shape
+    (torch.Size([4, 6, 3]), torch.Size([4, 5, 1]), torch.Size([4, 5]))
+    """
+
+    def __init__(
+        self,
+        n_envs: int,
+        capacity: int,
+        observation_size: int,
+        action_size: int,
+        device: torch.device | str = "cpu",
+        shortest_episode: int = 50,
+    ) -> None:
+        for name, value in (("n_envs", n_envs), ("shortest_episode", shortest_episode)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        if capacity < 2:
+            raise ValueError(f"capacity must be at least 2 (one step), got {capacity}.")
+        self.n_envs, self.capacity = n_envs, capacity
+        self._max_episodes = capacity // shortest_episode + 2
+        self._observations = torch.zeros(n_envs, capacity, observation_size, device=device)
+        self._actions = torch.zeros(n_envs, capacity, action_size, device=device)
+        self._rewards = torch.zeros(n_envs, capacity, device=device)
+        count = torch.zeros(n_envs, dtype=torch.int64, device=device)
+        self._written = count.clone()  # observations ever written
+        self._episode = count.clone()  # episodes ever finished: the number of the open one
+        self._first = count[:, None].repeat(1, self._max_episodes)  # position of the first observation
+        self._end = self._first.clone()  # one past the position of the last
+        self._rows = torch.arange(n_envs, device=device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffer lies and its chunks appear."""
+        return self._observations.device
+
+    def __len__(self) -> int:
+        """Steps that can be sampled. Reads from the device."""
+        return int(self.n_starts(1))
+
+    def add(
+        self, observations: Tensor, actions: Tensor, rewards: Tensor, next_observations: Tensor, ended: Tensor
+    ) -> None:
+        """One step of every environment.
+
+        ``observations`` (n_envs, n), the ``actions`` (n_envs, m) taken there, the ``rewards`` (n_envs,)
+        received, the ``next_observations`` (n_envs, n) reached and whether the episode ``ended`` (n_envs,)
+        there. Where it did not, the next call must bring the same observations again, as its first argument.
+        """
+        observations = self._checked("observations", observations, self._observations[:, 0])
+        actions = self._checked("actions", actions, self._actions[:, 0])
+        rewards = self._checked("rewards", rewards, self._rewards[:, 0])
+        next_observations = self._checked("next_observations", next_observations, self._observations[:, 0])
+        ended = self._checked("ended", ended, self._written).bool()
+
+        place = self._written % self.capacity
+        self._observations[self._rows, place] = observations
+        self._actions[self._rows, place] = actions
+        self._rewards[self._rows, place] = rewards
+        self._written += 1
+        place = self._written % self.capacity
+        kept = self._observations[self._rows, place]
+        self._observations[self._rows, place] = torch.where(ended[:, None], next_observations, kept)
+        self._written += ended
+
+        self._end[self._rows, self._episode % self._max_episodes] = self._written
+        self._episode += ended
+        entry = self._episode % self._max_episodes
+        kept = self._first[self._rows, entry]
+        self._first[self._rows, entry] = torch.where(ended, self._written, kept)
+        self._end[self._rows, entry] = self._written
+
+    def n_starts(self, length: int) -> Tensor:
+        """How many different chunks of that length can be sampled, () on the device."""
+        return self._starts(length)[1].sum()
+
+    def sample(self, batch: int = 50, length: int = 50, generator: torch.Generator | None = None) -> Chunk:
+        """``batch`` chunks of ``length`` steps, drawn uniformly from all that lie within one episode.
+
+        Open episodes take part as far as they have come. When there is no such chunk, this raises on the
+        CPU; elsewhere, where finding out would wait for the device, the chunks are NaN: see
+        :meth:`n_starts`.
+        """
+        first, starts = self._starts(length)
+        ends = starts.flatten().cumsum(0)
+        n_starts = ends[-1]
+        on_cpu = self.device.type == "cpu"
+        if on_cpu and n_starts == 0:
+            raise ValueError(f"length must be below that of some stored episode, got {length}.")
+        # randint cannot take its bound from the device.
+        pick = torch.rand(batch, dtype=torch.float64, device=self.device, generator=generator) * n_starts
+        pick = torch.minimum(pick.long(), n_starts - 1)
+        entry = torch.searchsorted(ends, pick, right=True)
+        begin = (first - ends.view_as(starts) + starts).flatten()[entry] + pick
+        steps = torch.arange(length + 1, device=self.device)
+        env = (entry // self._max_episodes)[:, None]
+        place = env * self.capacity + (begin[:, None] + steps) % self.capacity
+        chunk = Chunk(
+            _gather(self._observations, place),
+            _gather(self._actions, place[:, :-1]),
+            _gather(self._rewards, place[:, :-1]),
+        )
+        return chunk if on_cpu else Chunk(*(x.masked_fill(n_starts == 0, torch.nan) for x in chunk))
+
+    def episodes(self) -> Iterator[Episode]:
+        """The finished episodes that are still whole, by environment, oldest first. Reads from the device.
+
+        >>> replay = ReplayBuffer(n_envs=1, capacity=100, observation_size=3, action_size=1)
+        >>> for t in range(20):
+        ...     x, u, ended = torch.zeros(1, 3), torch.zeros(1, 1), torch.tensor([t % 10 == 9])
+        ...     replay.add(x, u, torch.ones(1), x, ended)
+        >>> [episode.rewards.sum().item() for episode in replay.episodes()]
+        [10.0, 10.0]
+        """
+        written, episode = self._written.tolist(), self._episode.tolist()
+        first, end = self._first.tolist(), self._end.tolist()
+        for env in range(self.n_envs):
+            for number in range(max(0, episode[env] + 1 - self._max_episodes), episode[env]):
+                entry = number % self._max_episodes
+                position, stop = first[env][entry], end[env][entry]
+                if position < written[env] - self.capacity or stop - position < 2:
+                    continue
+                place = torch.arange(position, stop, device=self.device) % self.capacity
+                yield Episode(
+                    env,
+                    self._observations[env, place],
+                    self._actions[env, place[:-1]],
+                    self._rewards[env, place[:-1]],
+                )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything, without the memory not yet used. Reads from the device."""
+        return self._state(min(self.capacity, max(2, int(self._written.max()))))
+
+    def cut(self, max_bytes: int) -> dict[str, Tensor]:
+        """A :meth:`state_dict` of at most ``max_bytes``: the newest whole episodes that fit."""
+        state = self.state_dict()
+        capacity = state["rewards"].shape[1]
+        rings = sum(state[name].nbytes for name in ("observations", "actions", "rewards"))
+        tables = sum(x.nbytes for x in state.values()) - rings
+        fitting = (max_bytes - tables) // (rings // capacity)
+        if fitting < 2:
+            raise ValueError(
+                f"max_bytes must be at least {tables + 2 * rings // capacity} for one step, got {max_bytes}."
+            )
+        if fitting >= capacity:
+            return state
+        state = self._state(fitting)
+        halved = self._first < state["first"]
+        return state | {"first": torch.where(halved, state["end"], state["first"])}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from a :meth:`state_dict` or a :meth:`cut`, which may be of another capacity.
+
+        A whole state gives the same chunks from the same random numbers as the buffer it came from.
+        """
+        ours = self._tensors()
+        if state.keys() != ours.keys():
+            raise ValueError(f"state must have the entries {', '.join(ours)}, got {', '.join(state)}.")
+        for name, x in ours.items():
+            theirs = state[name]
+            sizes = (x.shape[0], *x.shape[2:]), (theirs.shape[0], *theirs.shape[2:])
+            if sizes[0] != sizes[1] or x.dim() != theirs.dim() or x.dtype != theirs.dtype:
+                raise ValueError(
+                    f"state[{name!r}] must be {x.dtype} of {tuple(x.shape)} up to the second size, "
+                    f"got {theirs.dtype} of {tuple(theirs.shape)}."
+                )
+        state = {name: x.to(self.device) for name, x in state.items()}
+        for name, x in _fitted(state, self.capacity, self._max_episodes).items():
+            ours[name].copy_(x)  # in place: a captured graph holds these addresses
+
+    def _starts(self, length: int) -> tuple[Tensor, Tensor]:
+        """Of each episode in the table, the first position still there and the number of chunks."""
+        if length < 1:
+            raise ValueError(f"length must be at least 1, got {length}.")
+        first = torch.maximum(self._first, (self._written - self.capacity)[:, None])
+        return first, (self._end - first - length).clamp(min=0)
+
+    def _checked(self, name: str, x: Tensor, like: Tensor) -> Tensor:
+        if x.shape != like.shape:
+            raise ValueError(f"{name} must have shape {tuple(like.shape)}, got {tuple(x.shape)}.")
+        # Not waiting is safe unless x is pinned and soon rewritten: other memory is staged at once.
+        return x.to(self.device, like.dtype, non_blocking=True)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {
+            "observations": self._observations,
+            "actions": self._actions,
+            "rewards": self._rewards,
+            "written": self._written,
+            "episode": self._episode,
+            "first": self._first,
+            "end": self._end,
+        }
+
+    def _state(self, capacity: int) -> dict[str, Tensor]:
+        return _fitted(self._tensors(), capacity, self._max_episodes)
+
+
+def _gather(rings: Tensor, place: Tensor) -> Tensor:
+    """Entries of rings (n, capacity, ...) at places counted through all of them: (*place.shape, ...)."""
+    return rings.flatten(0, 1).index_select(0, place.flatten()).view(*place.shape, *rings.shape[2:])
+
+
+def _fitted(state: dict[str, Tensor], capacity: int, max_episodes: int) -> dict[str, Tensor]:
+    """The same experience, as far as it fits, in rings of other sizes. Shares no memory with ``state``."""
+    written, episodes = state["written"], state["episode"] + 1
+    kept = min(capacity, state["rewards"].shape[1])
+    return {
+        "observations": _ring(state["observations"], written, capacity),
+        "actions": _ring(state["actions"], written, capacity),
+        "rewards": _ring(state["rewards"], written, capacity),
+        "written": written.clone(),
+        "episode": state["episode"].clone(),
+        "first": torch.maximum(_ring(state["first"], episodes, max_episodes), (written - kept)[:, None]),
+        "end": _ring(state["end"], episodes, max_episodes),
+    }
+
+
+def _ring(old: Tensor, written: Tensor, capacity: int) -> Tensor:
+    """Move the newest entries of a ring (n, old capacity, ...) to one of (n, capacity, ...)."""
+    kept = min(capacity, old.shape[1])
+    rows = torch.arange(old.shape[0], device=old.device)[:, None]
+    position = written[:, None] - kept + torch.arange(kept, device=old.device)
+    new = old.new_zeros(old.shape[0], capacity, *old.shape[2:])
+    new[rows, position % capacity] = old[rows, position % old.shape[1]]
+    return new

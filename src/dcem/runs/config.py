@@ -1,0 +1,81 @@
+"""Experiment configs: frozen dataclasses, checked on creation, told apart by what they change."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+_LONGEST_NAME = 100
+
+
+def require(holds: bool, field: str, value: object, allowed: str) -> None:
+    """For `__post_init__`: a ValueError that names the field, what is allowed and what came.
+
+    >>> require(-1 > 0, "n_samples", -1, "at least 1")
+    Traceback (most recent call last):
+    ValueError: n_samples must be at least 1, got -1
+    """
+    if not holds:
+        raise ValueError(f"{field} must be {allowed}, got {value!r}")
+
+
+def to_json(value: Any) -> Any:
+    """A config as plain JSON values: dataclasses become dicts, tuples lists, enums names, paths strings."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.name
+    return str(value) if isinstance(value, Path) else value
+
+
+def flatten(config: Any) -> dict[str, Any]:
+    """Dotted field names and their values.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Solver:
+    ...     tau: float = 1.0
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Config:
+    ...     seed: int = 0
+    ...     solver: Solver = Solver()
+    >>> flatten(Config())
+    {'seed': 0, 'solver.tau': 1.0}
+    """
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            flat |= {f"{field.name}.{name}": inner for name, inner in flatten(value).items()}
+        else:
+            flat[field.name] = value
+    return flat
+
+
+def variant(config: Any, base: Any, name: str | None = None) -> str:
+    """A folder name for what `config` changes in `base`, apart from the seed; `name` is what base is called.
+
+    For example `default`, `method=gd,lr=0.01` or `tiny,lr=0.01`. Names that would be long or hard to type are
+    cut and end in a hash of the whole.
+    """
+    before, after = flatten(base), flatten(config)
+    changes = [
+        f"{key}={_text(value)}" for key, value in after.items() if key != "seed" and value != before[key]
+    ]
+    whole = ",".join([name, *changes] if name else changes) or "default"
+    plain = re.sub(r"[^A-Za-z0-9._=,+-]", "_", whole)
+    if plain == whole and len(whole) <= _LONGEST_NAME:
+        return whole
+    return f"{plain[:_LONGEST_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+
+def _text(value: Any) -> str:
+    plain = to_json(value)
+    return "+".join(map(_text, plain)) if isinstance(plain, list) else str(plain)

@@ -1,0 +1,94 @@
+"""Files that are whole or absent (temporary name, fsync, rename), and JSON that proves itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def replace_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write(temporary)` make a file beside `path`, then put it there in one step.
+
+    Whatever happens on the way (a full disk, SIGKILL, a power cut), `path` holds the old content or the new.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        write(temporary)
+        sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`, atomically."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(content)
+
+    replace_atomically(path, write)
+
+
+def sync(path: Path) -> None:
+    """fsync a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def regular_file(folder: Path, name: object) -> Path:
+    """`folder/name`, refused unless it stays inside the folder and is a plain file (no link, no pipe)."""
+    if not (isinstance(name, str) and _PLAIN_NAME.fullmatch(name)):
+        raise ValueError(f"file name {name!r} must be letters, digits, '.', '_' and '-', and no path")
+    path = folder / name
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        raise ValueError(f"file {name} is missing") from None
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"file {name} must be a regular file, not a link or a device")
+    return path
+
+
+def seal(body: dict[str, object]) -> bytes:
+    """JSON of `body` preceded by its own SHA-256, so that `unseal` notices any changed byte.
+
+    >>> unseal(seal({"step": 3}))
+    {'step': 3}
+    """
+    digest = hashlib.sha256(_json(body)).hexdigest()
+    return _json({"sha256": digest, **body})
+
+
+def unseal(content: bytes) -> dict[str, object]:
+    """The body of a sealed JSON file; ValueError when a byte of it differs from what `seal` wrote."""
+    try:
+        body = json.loads(content)
+        del body["sha256"]
+        # Writing it again and comparing covers the digest, the body, and bytes that JSON would overlook.
+        intact = seal(body) == content
+    except (ValueError, TypeError, KeyError, RecursionError):
+        intact = False
+    if not intact:
+        raise ValueError("its content does not match its SHA-256")
+    return body
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=1, allow_nan=False).encode() + b"\n"

@@ -1,0 +1,77 @@
+"""Scalars over time: one JSON line a record, and TensorBoard where it is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+_FLUSH_SECONDS = 2.0  # for whoever watches the file; a checkpoint flushes by itself
+
+
+class JsonLines:
+    """An append-only file of records that is cut back to where a checkpoint saw it.
+
+    A crash may leave half a line, and lines of steps that will be done again. All of that lies behind the
+    position noted in the checkpoint, so opening at that position leaves what an unbroken run would have.
+    """
+
+    def __init__(self, path: Path, position: int) -> None:
+        self._file = path.open("ab")
+        size = os.fstat(self._file.fileno()).st_size
+        if size < position:
+            self._file.close()
+            raise ValueError(f"{path} has {size} bytes, and its checkpoint has seen {position}")
+        self._file.truncate(position)
+        self._flushed = time.monotonic()
+
+    def write(self, record: dict[str, float]) -> None:
+        self._file.write(json.dumps(record).encode() + b"\n")
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self._file.flush()
+            self._flushed = time.monotonic()
+
+    def position(self) -> int:
+        """The length of the file, with everything in it safe on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_records(path: Path) -> list[dict[str, float]]:
+    """The whole records of a log, also of one that is being written (a last half line is left out)."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+class TensorBoard:
+    """Event files for TensorBoard; nothing at all where it is not wanted or not installed."""
+
+    def __init__(self, folder: Path, first_step: int, wanted: bool) -> None:
+        """Events at or past `first_step` of an earlier session are hidden: those steps are done again."""
+        self._folder, self._first_step, self._wanted = folder, first_step, wanted
+        self._writer: Any = None
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        if self._wanted and self._writer is None:
+            self._open()
+        if self._writer is not None:
+            for name, value in scalars.items():
+                self._writer.add_scalar(name, value, step)
+
+    def _open(self) -> None:
+        try:  # only now: it takes long to import
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            self._wanted = False
+        else:
+            self._writer = SummaryWriter(str(self._folder), purge_step=self._first_step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

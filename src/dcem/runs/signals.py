@@ -1,0 +1,68 @@
+"""SIGTERM and Ctrl-C as requests: the step in hand is finished and saved, then the run ends."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupted(BaseException):
+    """The run was asked to stop and has stopped; started again, it goes on.
+
+    Like KeyboardInterrupt it is not an Exception: `except Exception` in an experiment must not swallow it.
+    """
+
+
+class StopRequests:
+    """Signal handlers, while entered. Outside of `deferred()` a request raises Interrupted on the spot.
+
+    A second Ctrl-C always does. SIGTERM may come several times (schedulers repeat it) and counts once.
+
+    Inside a job of submitit, which has handlers of its own, SIGTERM is left to it (the scheduler decides what
+    follows) and SIGUSR2, the announcement that the job's time is over, is taken over: once the run is saved,
+    `pass_on` gives it to submitit, which queues the job again.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._deferring = False
+        self._previous: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> StopRequests:
+        if threading.current_thread() is threading.main_thread():  # the only one that may set handlers
+            default = (signal.SIG_DFL, signal.default_int_handler)
+            wanted = [
+                number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) in default
+            ]
+            if callable(signal.getsignal(signal.SIGUSR2)):
+                wanted.append(signal.SIGUSR2)
+            self._previous = {number: signal.signal(number, self._handle) for number in wanted}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Inside, a request only sets `received`; whoever defers looks at it and stops in good order."""
+        self._deferring = True
+        try:
+            yield
+        finally:
+            self._deferring = False
+
+    def pass_on(self) -> None:
+        """Give a scheduler's SIGUSR2 to the handler that was there first (which requeues the job)."""
+        handler = self._previous.get(signal.SIGUSR2)
+        if self.received == signal.SIGUSR2 and callable(handler):
+            handler(signal.SIGUSR2, None)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        again = self.received == number == signal.SIGINT
+        self.received = signal.Signals(number)
+        if again or not self._deferring:
+            raise Interrupted(f"stopped at once by {self.received.name}")

@@ -1,0 +1,206 @@
+"""The LML projection as one Triton kernel forward and one backward: a program a row, the row in registers.
+
+Forward solves the same root as `dcem.topk.lml`, by Newton's method inside a bracket, wholly on the device.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MAX_ROW = 16384  # a longer row does not fit the registers of one program
+
+
+@triton.jit
+def _forward_kernel(
+    x_ptr,
+    k_ptr,
+    tau_ptr,
+    y_ptr,
+    mean_ptr,
+    inv_ptr,
+    k_number,
+    tau_number,
+    n,
+    k_stride,
+    tau_stride,
+    K_IS_TENSOR: tl.constexpr,
+    TAU_IS_TENSOR: tl.constexpr,
+    STANDARDIZE: tl.constexpr,
+    FINITE_ONLY: tl.constexpr,
+    EPS: tl.constexpr,
+    SMALL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    present = column < n
+    x = tl.load(x_ptr + row * n + column, mask=present, other=0.0)
+    number = x.dtype
+    good = present
+    if FINITE_ONLY:
+        good = present & (x - x == 0.0)
+        x = tl.where(good, x, 0.0)
+    count = tl.maximum(tl.sum(good.to(number), 0), 1.0)
+    k = tl.load(k_ptr + row * k_stride) if K_IS_TENSOR else k_number.to(number)
+    tau = tl.load(tau_ptr + row * tau_stride) if TAU_IS_TENSOR else tau_number.to(number)
+    k = k.to(number)
+    tau = tau.to(number)
+    everything = k >= count
+    k = tl.where(everything, 0.5 * count, k)
+    target = tl.log(k / (count - k))
+
+    mean = tl.sum(x, 0) / count
+    d = tl.where(good, x - mean, 0.0)
+    variance = tl.sum(d * d, 0) / count
+    inv = 1.0 / tau
+    if STANDARDIZE:
+        informative = variance > (4.0 * EPS * mean) * (4.0 * EPS * mean)
+        inv = tl.where(informative, inv / tl.sqrt(tl.where(informative, variance, 1.0)), 0.0)
+
+    # For Gaussian a, E σ(a + ν) is close to σ(ν / sqrt(1 + π var / 8)).
+    nu = target * tl.sqrt(1.0 + 0.39269908169872414 * variance * inv * inv)
+    centre = mean
+    a = d * inv
+    never = row < 0
+    settled = never
+    rounds = 0
+    while not settled:
+        lo = target - tl.max(tl.where(good, a, float("-inf")), 0)
+        hi = target - tl.min(tl.where(good, a, float("inf")), 0)
+        nu = tl.minimum(tl.maximum(nu, lo), hi)
+        converged = never
+        iteration = 0
+        while not converged:
+            y = tl.where(good, tl.sigmoid(a + nu), 0.0)
+            total = tl.sum(y, 0)
+            slope = tl.sum(y * (1.0 - y), 0)
+            hi = tl.where(total > k, nu, hi)
+            lo = tl.where(total < k, nu, lo)
+            step = (tl.log(total / (count - total)) - target) * total * (count - total) / (count * slope)
+            newton = nu - step
+            inside = (newton > lo) & (newton < hi)
+            exact = tl.abs(total - k) <= 2.0 * EPS * k
+            nu = tl.where(exact, nu, tl.where(inside, newton, lo + (hi - lo) * 0.5))
+            iteration += 1
+            converged = exact | (inside & (tl.abs(step) <= SMALL)) | (iteration >= 64)
+        rounds += 1
+        # Far from the centre ν is too coarse: move the centre to the threshold, where x - centre is exact.
+        settled = (tl.abs(nu) <= 32.0) | (rounds >= 4) | (inv == 0.0)
+        if not settled:
+            centre = centre - nu / inv
+            a = tl.where(good, (x - centre) * inv, 0.0)
+            nu = nu * 0.0
+    y = tl.sigmoid(a + nu)
+    y = tl.where(everything, 1.0, y)
+    y = tl.where(good, y, 0.0)
+    tl.store(y_ptr + row * n + column, y, mask=present)
+    tl.store(mean_ptr + row, mean)
+    tl.store(inv_ptr + row, inv)
+
+
+@triton.jit
+def _backward_kernel(
+    g_ptr,
+    x_ptr,
+    y_ptr,
+    mean_ptr,
+    inv_ptr,
+    gx_ptr,
+    gk_ptr,
+    gd_ptr,
+    n,
+    STANDARDIZE: tl.constexpr,
+    FINITE_ONLY: tl.constexpr,
+    WITH_D: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    present = column < n
+    at = row * n + column
+    g = tl.load(g_ptr + at, mask=present, other=0.0)
+    y = tl.load(y_ptr + at, mask=present, other=0.0)
+    inv = tl.load(inv_ptr + row)
+    s = y * (1.0 - y)
+    gk = tl.sum(s * g, 0) / tl.maximum(tl.sum(s, 0), 1e-30)
+    ga = s * (g - gk)
+    if WITH_D:
+        x = tl.load(x_ptr + at, mask=present, other=0.0)
+        good = present
+        if FINITE_ONLY:
+            good = present & (x - x == 0.0)
+        d = tl.where(good, x - tl.load(mean_ptr + row), 0.0)
+        gd = tl.sum(ga * d, 0)
+        if STANDARDIZE:
+            square = tl.sum(d * d, 0)
+            ga = ga - d * tl.where(inv > 0.0, gd / tl.where(square > 0.0, square, 1.0), 0.0)
+        tl.store(gd_ptr + row, gd)
+    tl.store(gk_ptr + row, gk)
+    tl.store(gx_ptr + at, ga * inv, mask=present)
+
+
+def forward(
+    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, the rows' means and factors inv; see `dcem.topk.lml`."""
+    x = x.contiguous()
+    n = x.shape[-1]
+    rows = (*x.shape[:-1], 1)
+    y, mean, inv = torch.empty_like(x), x.new_empty(rows), x.new_empty(rows)
+    k_tensor, k_stride, k_number = _per_row(k, x, rows)
+    tau_tensor, tau_stride, tau_number = _per_row(tau, x, rows)
+    double = x.dtype == torch.float64
+    with torch.cuda.device(x.device):
+        _forward_kernel[(x.numel() // n,)](
+            x, k_tensor, tau_tensor, y, mean, inv, k_number, tau_number, n, k_stride, tau_stride,
+            K_IS_TENSOR=k_tensor is not x,
+            TAU_IS_TENSOR=tau_tensor is not x,
+            STANDARDIZE=standardize,
+            FINITE_ONLY=finite_only,
+            EPS=torch.finfo(x.dtype).eps,
+            SMALL=1e-8 if double else 3e-4,
+            **_launch(n, double),
+        )  # fmt: skip
+    return y, mean, inv
+
+
+def backward(
+    g: Tensor,
+    x: Tensor,
+    y: Tensor,
+    mean: Tensor,
+    inv: Tensor,
+    standardize: bool,
+    finite_only: bool,
+    with_d: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients: for x, for k a row, and <ga, d> a row, from which the one for tau follows."""
+    g, x = g.contiguous(), x.contiguous()
+    n = x.shape[-1]
+    gx, gk, gd = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
+    with torch.cuda.device(x.device):
+        _backward_kernel[(x.numel() // n,)](
+            g, x, y, mean, inv, gx, gk, gd, n,
+            STANDARDIZE=standardize,
+            FINITE_ONLY=finite_only,
+            WITH_D=standardize or with_d,
+            **_launch(n, x.dtype == torch.float64),
+        )  # fmt: skip
+    return gx, gk, gd
+
+
+def _launch(n: int, double: bool) -> dict[str, int]:
+    block = triton.next_power_of_2(n)
+    return {"BLOCK": block, "num_warps": min(max(block // (256 if not double else 128), 1), 16)}
+
+
+def _per_row(value: float | Tensor, x: Tensor, rows: tuple[int, ...]) -> tuple[Tensor, int, float]:
+    """(tensor, stride, number): numbers go to the kernel as they are, unless they need all 64 bits."""
+    if not isinstance(value, Tensor):
+        if x.dtype != torch.float64:
+            return x, 0, float(value)
+        value = torch.full((1,), value, dtype=x.dtype, device=x.device)
+    if value.numel() == 1:
+        return value, 0, 0.0
+    return value.expand(rows).contiguous(), 1, 0.0

@@ -1,0 +1,111 @@
+"""Whole solves as CUDA graphs."""
+
+import pytest
+import torch
+
+import dcem
+
+pytestmark = pytest.mark.gpu
+
+
+def quadratic(centre: torch.Tensor):
+    return lambda x: (x - centre.unsqueeze(-2)).square().sum(-1)
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_replay_equals_eager(tau: float) -> None:
+    solver = dcem.DCEM(n_samples=64, n_elite=8, n_iters=5, tau=tau)
+    centre = torch.randn(3, 4, device="cuda")
+    noise = torch.randn(5, 3, 64, 4, device="cuda")
+    solve = dcem.capture(lambda x0, noise: dcem.minimize(quadratic(centre), solver, x0, noise=noise).x)
+    for _ in range(3):
+        x0 = torch.randn(3, 4, device="cuda")
+        noise = torch.randn(5, 3, 64, 4, device="cuda")
+        expected = dcem.minimize(quadratic(centre), solver, x0, noise=noise).x
+        torch.testing.assert_close(solve(x0, noise), expected)
+
+
+def test_gradients_reach_inputs_and_parameters() -> None:
+    solver = dcem.DCEM(n_samples=64, n_elite=8, n_iters=5)
+    centre = torch.randn(3, 4, device="cuda", requires_grad=True)
+    noise = torch.randn(5, 3, 64, 4, device="cuda")
+
+    def solution(x0: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        sol = dcem.minimize(quadratic(centre), solver, x0, noise=noise)
+        return sol.x, sol.cost
+
+    captured = dcem.capture(solution, parameters=[centre])
+    for _ in range(3):
+        x0 = torch.randn(3, 4, device="cuda", requires_grad=True)
+        weights = torch.randn(3, 4, device="cuda")
+        answers = []
+        for f in (solution, captured):
+            x, cost = f(x0)
+            answers.append(torch.autograd.grad((x * weights).sum() + cost.sum(), [x0, centre]))
+        for expected, got in zip(*answers, strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        with torch.no_grad():
+            centre += 0.1  # in place: the next replay must see it
+
+
+def test_every_replay_draws_anew_and_a_generator_reproduces() -> None:
+    solver = dcem.DCEM(n_samples=64, n_elite=8, n_iters=2)
+    generator = torch.Generator("cuda").manual_seed(0)
+    centre = torch.zeros(4, device="cuda")
+    f = lambda x0: dcem.minimize(quadratic(centre), solver, x0, generator=generator).x  # noqa: E731
+    captured = dcem.capture(f, generator=generator)
+    x0 = torch.ones(4, device="cuda")
+    captured(x0)
+    generator.manual_seed(1)
+    first = [captured(x0) for _ in range(2)]
+    generator.manual_seed(1)
+    second = [captured(x0) for _ in range(2)]
+    assert not torch.equal(first[0], first[1])
+    assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
+
+
+def test_a_new_signature_is_captured_anew() -> None:
+    solver = dcem.DCEM(n_samples=64, n_elite=8, n_iters=20, tau=0.1)
+    solve = dcem.capture(lambda c: dcem.minimize(quadratic(c), solver, torch.zeros_like(c)).x)
+    for shape in [(4,), (2, 4), (4,)]:
+        for dtype in (torch.float32, torch.float64):
+            c = torch.rand(shape, device="cuda", dtype=dtype)
+            x = solve(c)
+            assert x.shape == c.shape and x.dtype == dtype
+            torch.testing.assert_close(x, c, atol=0.1, rtol=0)
+
+
+def test_the_cpu_runs_the_function_itself() -> None:
+    assert torch.equal(dcem.capture(lambda x: 2 * x)(torch.ones(2)), torch.full((2,), 2.0))
+
+
+BOX = (-2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        dcem.Gaussian(),
+        dcem.Gaussian(bounds=BOX),
+        dcem.Gaussian(bounds=BOX, boundary="truncate"),
+        dcem.FullGaussian(bounds=BOX, boundary="squash"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("tau", [0.0, 0.5])
+def test_a_solve_never_waits_for_the_host(distribution: object, tau: float) -> None:
+    solver = dcem.DCEM(n_samples=64, n_elite=8, n_iters=5, tau=tau, distribution=distribution)
+    centre = torch.randn(3, 4, device="cuda", requires_grad=True)
+    x0 = torch.zeros(3, 4, device="cuda", requires_grad=True)
+
+    def run() -> None:
+        sol = dcem.minimize(quadratic(centre), solver, x0)
+        (sol.x.sum() + sol.cost.sum()).backward()
+
+    run()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
