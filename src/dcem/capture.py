@@ -25,8 +25,13 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
             are fine) and on random numbers. What Python does inside runs once: numbers, branches and the
             identity of tensors that f closes over are frozen.
         parameters: tensors that f closes over and that should get gradients.
+        changes: tensors that f changes in place (parameters and optimiser state, in a training step). Warming
+            up runs f several times, and leaves them and the generator as they were.
         generator: a CUDA generator that f draws from, if not the default one. Every replay draws anew.
         warmup: runs before capturing.
+
+    Without `parameters` and inputs that require gradients, f runs under `torch.no_grad`. A whole training
+    step can still be captured, by a function that enables gradients and takes its step inside.
 
     A call with new shapes, dtypes, devices or requires_grad flags is captured anew; nothing is reused for a
     signature it was not made for. Inputs that are not on a CUDA device run f as it is. Outputs are copies,
@@ -37,11 +42,13 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         self,
         f: Callable[..., Any],
         parameters: Iterable[Tensor] = (),
+        changes: Iterable[Tensor] = (),
         generator: Generator | None = None,
         warmup: int = 3,
     ) -> None:
         self.f = f
         self.parameters = tuple(parameters)
+        self.changes = tuple(changes)
         self.generator = generator
         self.warmup = warmup
         self._graphs: dict[Any, _Graph | _GraphWithBackward] = {}
@@ -50,16 +57,25 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         for i, x in enumerate(inputs):
             if not isinstance(x, Tensor):
                 raise TypeError(f"capture: argument {i} must be a tensor, got {type(x).__name__}")
-        tensors = (*inputs, *self.parameters)
+        tensors = (*inputs, *self.parameters, *self.changes)
         if not all(x.is_cuda for x in tensors) or not tensors:
             return self.f(*inputs)
-        wants_grad = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        wants_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *self.parameters))
         key = (wants_grad, *((x.shape, x.dtype, x.device, wants_grad and x.requires_grad) for x in inputs))
         if key not in self._graphs:
             make = _GraphWithBackward if wants_grad else _Graph
-            with _no_stream_warnings():
+            with _no_stream_warnings(), self._unchanged():
                 self._graphs[key] = make(self, inputs)
         return self._graphs[key](inputs)
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        before = [x.detach().clone() for x in self.changes]
+        random = self.generator.get_state() if self.generator is not None else None
+        yield
+        _fill(self.changes, before)
+        if self.generator is not None and random is not None:
+            self.generator.set_state(random)
 
 
 class _Graph:
@@ -67,7 +83,7 @@ class _Graph:
 
     def __init__(self, owner: capture, inputs: tuple[Tensor, ...]) -> None:
         self.inputs = tuple(x.detach().clone() for x in inputs)
-        with torch.no_grad():
+        with torch.no_grad():  # a training step enables gradients itself
             _run_aside(lambda: owner.f(*self.inputs), owner.warmup)
             self.graph = _new_graph(owner)
             with torch.cuda.graph(self.graph):

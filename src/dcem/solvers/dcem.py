@@ -45,9 +45,11 @@ class DCEM(SamplingSolver):
     def _check(self, name: str, value: float | Tensor) -> None:
         if isinstance(value, Tensor) and value.device.type != "cpu":
             return  # its values are not looked at, to not stall the device
+        learned = isinstance(value, Tensor)  # then it must be soft: the hard top-k passes no gradient
         value = torch.as_tensor(value)
-        if name == "tau" and not (value >= 0).all():
-            raise ValueError(f"DCEM: tau must be >= 0, got {value.min().item()}")
+        if name == "tau" and not (value > 0 if learned else value >= 0).all():
+            rule = "> 0 where it is a tensor" if learned else ">= 0"
+            raise ValueError(f"DCEM: tau must be {rule}, got {value.min().item()}")
         if name == "n_elite" and not ((value > 0) & (value <= self.n_samples)).all():
             raise ValueError(
                 f"DCEM: n_elite must satisfy 0 < n_elite <= n_samples = {self.n_samples}, "

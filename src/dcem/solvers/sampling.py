@@ -117,7 +117,11 @@ class SamplingSolver:
     def step(
         self, evaluate: Evaluate, state: SamplingState, noise: Tensor | None, t: int
     ) -> tuple[SamplingState, Record]:
-        assert noise is not None
+        if noise is None or noise.shape[-2] != self.n_samples:
+            raise ValueError(
+                f"{type(self).__name__}: noise must be for n_samples = {self.n_samples} in every iteration, "
+                f"got {'none' if noise is None else noise.shape[-2]}"
+            )
         u = self.distribution.sample(state.phi, noise)
         if state.elites is not None:
             u = torch.cat([state.elites, u[..., self.keep_elites :, :]], dim=-2)

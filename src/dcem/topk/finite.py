@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dcem.topk.hard import hard_topk
-from dcem.topk.lml import soft_topk, use_fused
+from dcem.topk.lml import soft_topk, take, use_fused
 
 
 def can_look(x: Tensor) -> bool:
@@ -24,8 +24,18 @@ def finite_topk(x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: 
 
     A row with fewer than k finite entries gives each of them weight one, a row with none is all zeros.
     """
-    if can_look(x) and all_finite(x):
-        return soft_topk(x, k, tau, standardize)
+    if can_look(x):
+        if all_finite(x):
+            return soft_topk(x, k, tau, standardize)
+        whole = x.isfinite().all(-1)
+        if whole.any() and not whole.all():
+            # Rows without such entries must not notice that others have some.
+            weights = torch.zeros_like(x)
+            for kind in (whole, ~whole):
+                rows = kind.nonzero(as_tuple=True)
+                k_, tau_ = take(k, rows, x.shape), take(tau, rows, x.shape)
+                weights = weights.index_put(rows, finite_topk(x[rows], k_, tau_, standardize))
+            return weights
     good = x.isfinite()
     if not isinstance(tau, Tensor) and tau == 0:
         return hard_topk(torch.where(good, x, -torch.inf), k) * good

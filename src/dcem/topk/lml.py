@@ -34,15 +34,16 @@ def lml(x: Tensor, k: float | Tensor, tau: float | Tensor = 1.0, dim: int = -1) 
     Args:
         x: scores of any shape. Entries of -inf get weight zero.
         k: how many to choose, 0 < k <= n; a number, or a tensor broadcast over the rows (x without `dim`).
-        tau: temperature, >= 0; a number or a tensor like k. The smaller, the closer to the hard top-k,
+        tau: temperature, > 0; a number or a tensor like k. The smaller, the closer to the hard top-k,
             which is what the number 0 gives.
         dim: the dimension of the n candidates.
 
     Gradients reach x, k and tau, to any order. float16 and bfloat16 are computed in float32.
 
     >>> lml(torch.tensor([2.0, 1.0, -1.0]), k=1, tau=0.5)
-    tensor([0.8617, 0.1353, 0.0031])
+    tensor([0.7278, 0.2657, 0.0066])
     """
+    k, tau = (v if isinstance(v, Tensor) else float(v) for v in (k, tau))
     _check(x, k, tau, dim)
     rows = x.movedim(dim, -1)
     weights = soft_topk(rows, _as_rows(k, rows, "k"), _as_rows(tau, rows, "tau"))
@@ -59,9 +60,13 @@ def soft_topk(
     `finite_only`, for the fused kernel alone, leaves out entries that are not finite (see `finite_topk`).
     """
     n = x.shape[-1]
-    if isinstance(tau, float | int) and tau == 0:
-        return hard_topk(x, k)
-    if isinstance(k, float | int) and k == n and not finite_only:
+    if x.numel() == 0:
+        return x * 0
+    if not isinstance(tau, Tensor):
+        if tau == 0:
+            return hard_topk(x, k)
+        tau = max(tau, torch.finfo(x.dtype).tiny)
+    if not isinstance(k, Tensor) and k == n and not finite_only:
         return torch.ones_like(x)
     if x.dtype in (torch.float16, torch.bfloat16):
         return soft_topk(x.float(), _float(k), _float(tau), standardize, finite_only).to(x.dtype)
@@ -107,7 +112,7 @@ class _SoftTopK(torch.autograd.Function):
         need_x, need_k, need_tau = ctx.needs_input_grad[:3]
         again = torch.is_grad_enabled()  # a second derivative is wanted
         if use_fused(x) and not again and not torch.compiler.is_compiling():
-            gx, gk, gd = fused.backward(g, x, y, mean, inv, ctx.standardize, ctx.finite_only, need_tau)
+            gx, gk, gaa = fused.backward(g, x, y, mean, inv, ctx.standardize, ctx.finite_only, need_tau)
         else:
             d, inv = _centre_and_scale(x, tau, ctx.standardize)[1:] if again else (x - mean, inv)
             s = y * (1 - y)
@@ -116,11 +121,12 @@ class _SoftTopK(torch.autograd.Function):
             gk = sg.sum(-1, keepdim=True) / s.sum(-1, keepdim=True).clamp_min(1e-30)
             ga = torch.addcmul(sg, s, gk, value=-1)
             if ctx.standardize or need_tau:
-                gd = (ga * d).sum(-1, keepdim=True)
+                a = d * inv
+                gaa = (ga * a).sum(-1, keepdim=True)
             if ctx.standardize:
-                ga = ga - d * (gd * (inv * tau) ** 2 / x.shape[-1])
+                ga = ga - a * (gaa * tau**2 / x.shape[-1])
             gx = ga * inv
-        gtau = (-gd * inv / tau).sum_to_size(tau.shape) if need_tau else None
+        gtau = (-gaa / tau).sum_to_size(tau.shape) if need_tau else None
         return gx if need_x else None, gk.sum_to_size(ctx.k_shape) if need_k else None, gtau, None, None
 
     @staticmethod
@@ -155,22 +161,46 @@ def _centre_and_scale(x: Tensor, tau: float | Tensor, standardize: bool) -> tupl
     """mean(x), d = x - mean, and inv with a = d inv; a standardised row without information has inv = 0."""
     mean = x.sum(-1, keepdim=True) / x.shape[-1]
     d = x - mean
+    if isinstance(tau, Tensor):
+        tau = tau.clamp_min(1e-30)
     if not standardize:
         return mean, d, torch.ones_like(mean) / tau
-    norm = torch.linalg.vector_norm(d, dim=-1, keepdim=True)
+    # In double precision, since squares of small or large values leave the range of float32.
+    norm = torch.linalg.vector_norm(d, dim=-1, keepdim=True, dtype=torch.float64)
     # Relative to the size of the values: an absolute threshold would break for tiny or shifted ones.
     noise = 4 * torch.finfo(x.dtype).eps * math.sqrt(x.shape[-1])
     informative = norm > noise * mean.abs()
     inv = math.sqrt(x.shape[-1]) / (torch.where(informative, norm, 1.0) * tau)
-    return mean, d, torch.where(informative, inv, 0.0)
+    return mean, d, torch.where(informative, inv, 0.0).to(x.dtype)
 
 
 def _solve(
     x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """y, mean and inv, by the fused kernel or, for at most half of the entries, by `_solve_lower_half`.
+
+    Choosing k is leaving out n - k: y(x, k) = 1 - y(-x, n - k). The smaller of the two is solved, since the
+    other's sum would round away what is left over.
+    """
     n = x.shape[-1]
     if use_fused(x):
         return fused.forward(x, k, tau, standardize, finite_only)
+    if not isinstance(k, Tensor):
+        if 2 * k <= n:
+            return _solve_lower_half(x, k, tau, standardize)
+        y, mean, inv = _solve_lower_half(-x, n - k, tau, standardize)
+        return 1 - y, -mean, inv
+    most, everything = 2 * k > n, k >= n
+    smaller = torch.where(everything, 0.5, torch.where(most, n - k, k))
+    y, mean, inv = _solve_lower_half(torch.where(most, -x, x), smaller, tau, standardize)
+    y = torch.where(everything, 1.0, torch.where(most, 1 - y, y))
+    return y, torch.where(most, -mean, mean), inv
+
+
+def _solve_lower_half(
+    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    n = x.shape[-1]
     if (
         x.numel() == n
         and x.device.type == "cpu"
@@ -181,18 +211,21 @@ def _solve(
         if answer is not None:
             return answer
     mean, d, inv = _centre_and_scale(x, tau, standardize)
-    target: float | Tensor
-    if isinstance(k, Tensor):
-        everything = k >= n
-        k = torch.where(everything, 0.5 * n, k)
-        target = torch.logit(k / n)
-    else:
-        everything, target = None, math.log(k / (n - k))
+    target: float | Tensor = torch.logit(k / n) if isinstance(k, Tensor) else math.log(k / (n - k))
     # On the CPU a look at the values is free, and a smooth row needs no search for its threshold.
     look = x.device.type == "cpu"
     a = d * inv
     spread = torch.linalg.vector_norm(a, dim=-1, keepdim=True) / math.sqrt(n)
-    if look and (spread <= _SOFT_SPREAD).all():
+    smooth = spread <= _SOFT_SPREAD
+    if look and smooth.any() and not smooth.all():
+        # Each kind by itself, so that a row's answer never depends on its neighbours.
+        y = torch.empty_like(x)
+        for kind in (smooth, ~smooth):
+            rows = kind.squeeze(-1).nonzero(as_tuple=True)
+            k_, tau_ = take(k, rows, x.shape), take(tau, rows, x.shape)
+            y[rows] = _solve_lower_half(x[rows], k_, tau_, standardize)[0]
+        return y, mean, inv
+    if look and smooth.all():
         # E σ(a + ν) for Gaussian a is close to σ(ν / sqrt(1 + π var / 8)).
         y, converged = _newton(a, target, target * torch.sqrt(1 + math.pi / 8 * spread**2))
     elif look:
@@ -201,14 +234,13 @@ def _solve(
         y, converged = _bracketed(_around_threshold(x, k, inv), k, target, look), None
     if converged is not None and not converged.all():
         rows = (~converged).nonzero(as_tuple=True)[:-1]
-        hard = [_take(v, rows, x.shape) for v in (k, target, inv)]
+        hard = [take(v, rows, x.shape) for v in (k, target, inv)]
         y[rows] = _bracketed(_around_threshold(x[rows], hard[0], hard[2]), hard[0], hard[1], look)
-    if everything is not None:
-        y = torch.where(everything, 1.0, y)
     return y, mean, inv
 
 
-def _take(value: float | Tensor, rows: tuple[Tensor, ...], shape: torch.Size) -> float | Tensor:
+def take(value: float | Tensor, rows: tuple[Tensor, ...], shape: torch.Size) -> float | Tensor:
+    """Of a number, or a tensor over the rows of x of that shape, what belongs to some of the rows."""
     return value.expand(*shape[:-1], 1)[rows] if isinstance(value, Tensor) else value
 
 
@@ -225,7 +257,7 @@ def _solve_one_row(
     target = math.log(k / (n - k))
     mean = x.sum().item() / n
     d = x - mean
-    std = torch.linalg.vector_norm(d).item() / math.sqrt(n)
+    std = torch.linalg.vector_norm(d, dtype=torch.float64).item() / math.sqrt(n)
     inv = 1 / tau
     if standardize:
         inv = inv / std if std > 4 * eps * abs(mean) else 0.0
@@ -281,6 +313,7 @@ def _newton(a: Tensor, target: float | Tensor, nu: Tensor, max_iters: int = 7) -
     n = a.shape[-1]
     small = _small_step(a.dtype)
     y = torch.empty_like(a)
+    done = torch.zeros_like(nu, dtype=torch.bool)
     for _ in range(max_iters):
         torch.add(a, nu, out=y).sigmoid_()
         total = y.sum(-1, keepdim=True)
@@ -288,12 +321,12 @@ def _newton(a: Tensor, target: float | Tensor, nu: Tensor, max_iters: int = 7) -
         slope = torch.addcmul(total, norm, norm, value=-1).clamp_min_(torch.finfo(a.dtype).tiny)
         mean = total / n
         step = (torch.logit(mean) - target) * (torch.addcmul(mean, mean, mean, value=-1) / slope)
-        nu = torch.add(nu, step, alpha=-n)
-        size = step.abs() * n
-        if size.max() <= small:  # false when a row has gone to NaN
+        nu = torch.where(done, nu, torch.add(nu, step, alpha=-n))
+        done |= step.abs() * n <= small
+        if done.all():
             break
     torch.add(a, nu, out=y).sigmoid_()
-    return y, size <= small
+    return y, done
 
 
 def _bracketed(
@@ -354,13 +387,13 @@ def _as_rows(value: float | Tensor, x: Tensor, name: str) -> float | Tensor:
     if not isinstance(value, Tensor):
         return value
     try:
-        torch.broadcast_shapes(value.shape, x.shape[:-1])
+        fits = torch.broadcast_shapes(value.shape, x.shape[:-1]) == x.shape[:-1]
     except RuntimeError:
-        shape = tuple(x.shape[:-1])
-        raise ValueError(
-            f"lml: {name} must broadcast over the rows {shape}, got shape {tuple(value.shape)}"
-        ) from None
-    return value.to(x.dtype if x.is_floating_point() else torch.get_default_dtype()).unsqueeze(-1)
+        fits = False
+    if not fits:
+        rows = tuple(x.shape[:-1])
+        raise ValueError(f"lml: {name} must broadcast over the rows {rows}, got shape {tuple(value.shape)}")
+    return value.to(torch.promote_types(x.dtype, torch.float32)).unsqueeze(-1)
 
 
 def _check(x: Tensor, k: float | Tensor, tau: float | Tensor, dim: int) -> None:
@@ -379,11 +412,11 @@ def _check(x: Tensor, k: float | Tensor, tau: float | Tensor, dim: int) -> None:
         # Reading a value on an accelerator would stall it, and inside a transform there is none to read.
         if not isinstance(value, Tensor) or value.device.type != "cpu" or _inside_transform(value):
             continue
-        good = (value > 0) & (value <= n) if name == "k" else value >= 0
+        good = (value > 0) & (value <= n) if name == "k" else value > 0
         if not good.all():
-            rule = f"0 < k <= n = {n}" if name == "k" else "tau >= 0"
+            rule = f"0 < k <= n = {n}" if name == "k" else "tau > 0 where it is a tensor"
             raise ValueError(f"lml: {name} must satisfy {rule}, got {value[~good].flatten()[0].item()}")
 
 
 def _inside_transform(value: Tensor) -> bool:
-    return torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(value)
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(value)

@@ -42,24 +42,30 @@ def _forward_kernel(
         good = present & (x - x == 0.0)
         x = tl.where(good, x, 0.0)
     count = tl.maximum(tl.sum(good.to(number), 0), 1.0)
-    k = tl.load(k_ptr + row * k_stride) if K_IS_TENSOR else k_number.to(number)
-    tau = tl.load(tau_ptr + row * tau_stride) if TAU_IS_TENSOR else tau_number.to(number)
-    k = k.to(number)
-    tau = tau.to(number)
+    zero = tl.full((), 0.0, number)
+    k = zero + (tl.load(k_ptr + row * k_stride) if K_IS_TENSOR else k_number)
+    tau = zero + (tl.load(tau_ptr + row * tau_stride) if TAU_IS_TENSOR else tau_number)
+    # Choosing k is leaving out count - k. The smaller is solved: the other's sum would round away the rest.
     everything = k >= count
-    k = tl.where(everything, 0.5 * count, k)
+    most = 2.0 * k > count
+    k = tl.where(everything, 0.5, tl.where(most, count - k, k))
+    sign = tl.where(most, -1.0, 1.0)
+    x = x * sign
     target = tl.log(k / (count - k))
 
     mean = tl.sum(x, 0) / count
     d = tl.where(good, x - mean, 0.0)
-    variance = tl.sum(d * d, 0) / count
-    inv = 1.0 / tau
+    # Scaled, since squares of small or large values leave the range of float32.
+    largest = tl.max(tl.abs(d), 0)
+    unit = d / tl.where(largest > 0.0, largest, 1.0)
+    std = largest * tl.sqrt(tl.sum(unit * unit, 0) / count)
+    inv = 1.0 / tl.maximum(tau, 1e-30)
     if STANDARDIZE:
-        informative = variance > (4.0 * EPS * mean) * (4.0 * EPS * mean)
-        inv = tl.where(informative, inv / tl.sqrt(tl.where(informative, variance, 1.0)), 0.0)
+        informative = std > 4.0 * EPS * tl.abs(mean)
+        inv = tl.where(informative, inv / tl.where(informative, std, 1.0), 0.0)
 
     # For Gaussian a, E σ(a + ν) is close to σ(ν / sqrt(1 + π var / 8)).
-    nu = target * tl.sqrt(1.0 + 0.39269908169872414 * variance * inv * inv)
+    nu = target * tl.sqrt(1.0 + 0.39269908169872414 * (std * inv) * (std * inv))
     centre = mean
     a = d * inv
     never = row < 0
@@ -91,11 +97,11 @@ def _forward_kernel(
             centre = centre - nu / inv
             a = tl.where(good, (x - centre) * inv, 0.0)
             nu = nu * 0.0
-    y = tl.sigmoid(a + nu)
+    y = tl.sigmoid((a + nu) * sign)
     y = tl.where(everything, 1.0, y)
     y = tl.where(good, y, 0.0)
     tl.store(y_ptr + row * n + column, y, mask=present)
-    tl.store(mean_ptr + row, mean)
+    tl.store(mean_ptr + row, mean * sign)
     tl.store(inv_ptr + row, inv)
 
 
@@ -108,7 +114,7 @@ def _backward_kernel(
     inv_ptr,
     gx_ptr,
     gk_ptr,
-    gd_ptr,
+    gaa_ptr,
     n,
     STANDARDIZE: tl.constexpr,
     FINITE_ONLY: tl.constexpr,
@@ -131,11 +137,12 @@ def _backward_kernel(
         if FINITE_ONLY:
             good = present & (x - x == 0.0)
         d = tl.where(good, x - tl.load(mean_ptr + row), 0.0)
-        gd = tl.sum(ga * d, 0)
+        a = d * inv
+        gaa = tl.sum(ga * a, 0)
         if STANDARDIZE:
-            square = tl.sum(d * d, 0)
-            ga = ga - d * tl.where(inv > 0.0, gd / tl.where(square > 0.0, square, 1.0), 0.0)
-        tl.store(gd_ptr + row, gd)
+            square = tl.sum(a * a, 0)
+            ga = ga - a * (gaa / tl.where(square > 0.0, square, 1.0))
+        tl.store(gaa_ptr + row, gaa)
     tl.store(gk_ptr + row, gk)
     tl.store(gx_ptr + at, ga * inv, mask=present)
 
@@ -175,19 +182,19 @@ def backward(
     finite_only: bool,
     with_d: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients: for x, for k a row, and <ga, d> a row, from which the one for tau follows."""
+    """Gradients: for x, for k a row, and <ga, a> a row, from which the one for tau follows."""
     g, x = g.contiguous(), x.contiguous()
     n = x.shape[-1]
-    gx, gk, gd = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
+    gx, gk, gaa = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
     with torch.cuda.device(x.device):
         _backward_kernel[(x.numel() // n,)](
-            g, x, y, mean, inv, gx, gk, gd, n,
+            g, x, y, mean, inv, gx, gk, gaa, n,
             STANDARDIZE=standardize,
             FINITE_ONLY=finite_only,
             WITH_D=standardize or with_d,
             **_launch(n, x.dtype == torch.float64),
         )  # fmt: skip
-    return gx, gk, gd
+    return gx, gk, gaa
 
 
 def _launch(n: int, double: bool) -> dict[str, int]:

@@ -109,3 +109,29 @@ def test_a_solve_never_waits_for_the_host(distribution: object, tau: float) -> N
         run()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_training_step_is_the_same_captured() -> None:
+    """The step changes its parameters in place; warming up must leave no trace."""
+    solver = dcem.DCEM(n_samples=64, n_elite=8, n_iters=5)
+    goal = torch.tensor([0.5, -0.5], device="cuda")
+    results = []
+    for captured in (False, True):
+        centre = torch.zeros(2, device="cuda", requires_grad=True)
+        generator = torch.Generator("cuda").manual_seed(0)
+
+        def step(noise: torch.Tensor, centre: torch.Tensor = centre) -> torch.Tensor:
+            with torch.enable_grad():
+                x = dcem.minimize(quadratic(centre), solver, torch.zeros_like(centre), noise=noise).x
+                loss = (x - goal).square().sum()
+                (gradient,) = torch.autograd.grad(loss, centre)
+            with torch.no_grad():
+                centre -= 0.3 * gradient
+            return loss.detach()
+
+        run = dcem.capture(step, changes=[centre], generator=generator) if captured else step
+        draws = torch.Generator("cuda").manual_seed(1)
+        for _ in range(10):
+            loss = run(torch.randn(5, 64, 2, device="cuda", generator=draws))
+        results.append((centre.detach().clone(), loss))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)

@@ -1,0 +1,31 @@
+"""What every test starts from: one thread, a fixed seed, reproducible Hypothesis examples."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Generator
+
+torch.set_num_threads(1)
+settings.register_profile("dcem", deadline=None, derandomize=True, database=None)
+settings.load_profile("dcem")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def generator() -> Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    """Tensors made without a dtype are float64 inside the test."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)

@@ -1,0 +1,85 @@
+"""The agent with everything captured."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+from toy.environment import Plane
+from torch import Generator
+
+from dcem.agents import Learner, Planet, PlanetConfig, PlannerConfig, make_planner
+from dcem.envs.vector import ParallelEnv
+from dcem.models import RSSM, RSSMConfig
+from dcem.rl.replay import ReplayBuffer
+
+pytestmark = pytest.mark.gpu
+
+MODEL = RSSMConfig(hidden=32, width=32, distance=4, normalize=True, members=2, pessimism=0.5)
+CONFIG = PlanetConfig(
+    model=MODEL,
+    planner=PlannerConfig(samples=64, elites=8, iterations=3, horizon=4, dtype="float16"),
+    batch=16,
+    length=8,
+    seed_episodes=4,
+    replay_steps=2000,
+    average=0.9,
+    updates_per_step=1.5,
+)
+
+
+def test_a_captured_plan_equals_the_eager_one() -> None:
+    model = RSSM(5, 2, MODEL).cuda()
+    config = replace(CONFIG.planner, dtype="float32")
+    plan = make_planner(model, config)
+    for _ in range(3):
+        states = torch.randn(6, model.state_dim, device="cuda")
+        noise = torch.randn(3, 6, 64, 8, device="cuda")
+        torch.testing.assert_close(plan(states, noise), plan.f(states, noise), rtol=1e-3, atol=1e-3)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+
+
+def test_captured_updates_learn_what_eager_ones_do() -> None:
+    losses = []
+    for captured in (True, False):
+        generator = Generator("cuda").manual_seed(0)
+        replay = ReplayBuffer(4, 100, 5, 2, "cuda")
+        x = torch.zeros(4, 5, device="cuda")
+        for _ in range(90):
+            u = torch.rand(4, 2, device="cuda", generator=generator) * 2 - 1
+            following = 0.9 * x + 0.1 * u.repeat(1, 3)[:, :5]
+            replay.add(x, u, following.sum(-1), following, torch.zeros(4, dtype=torch.bool))
+            x = following
+        learner = Learner(RSSM(5, 2, MODEL, Generator().manual_seed(0)).cuda(), replay, CONFIG, generator)
+        for _ in range(300):
+            if captured:
+                learner.update()
+            else:
+                with torch.no_grad():
+                    learner._update()
+                learner.updates += 1
+        learner.read()
+        learner.update()
+        losses.append(learner.read()["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.3, abs=0.3)
+
+
+def test_the_agent_runs_and_goes_on_from_its_state() -> None:
+    def make() -> Planet:
+        return Planet(ParallelEnv(functools.partial(Plane, 10), 4), CONFIG, seed=0, device="cuda")
+
+    agent = make()
+    for _ in range(60):
+        agent.step()
+    figures = agent.learner.read()
+    assert agent.learner.updates == 75
+    assert all(abs(value) < 1e4 for value in figures.values())
+    assert {"plan", "update", "env", "record"} <= agent.stopwatch.read().keys()
+    other = make()
+    other.load_state_dict(agent.state_dict())
+    for _ in range(20):
+        other.step()
+    assert other.learner.updates == 105
+    assert all(p.isfinite().all() for p in other.model.parameters())
