@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test test-slow check bench clean
+.PHONY: run test test-slow check docs bench clean
 
 run: $(STAMP)  ## the examples; prints where their pictures are
 	$(BIN)/python examples/minimize_2d.py
@@ -22,7 +22,11 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(STAMP)  ## speed and memory beside peers, tables under benchmarks/
+docs: $(STAMP)  ## the documentation, into out/docs
+	$(BIN)/python -m sphinx -W -q -b html docs out/docs
+	@echo "open out/docs/index.html"
+
+bench: $(STAMP)  ## speed and memory beside peers, tables under benchmarks/results
 	$(BIN)/python benchmarks/run.py
 
 $(STAMP): pyproject.toml constraints.txt

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dcem import cli, experiments, overrides
+from dcem import cli, experiments
+from dcem.commands import overrides
 from dcem.runs import load_checkpoint, read_record, read_records
 from toy.command import TOY, dcem, start, wait_for
 from toy.experiment import Config, Inner, Method

@@ -54,14 +54,15 @@ def test_a_missing_launcher_is_named(monkeypatch, capsys):
     assert "hydra/launcher=joblib needs a package: pip install hydra-joblib-launcher" in shown
 
 
-def test_a_cluster_that_is_not_there_is_an_error(monkeypatch, capsys):
+def test_a_cluster_that_is_not_there_is_an_error(monkeypatch):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     monkeypatch.setenv("PATH", "")
-    assert dcem("preset=tiny", "seed=0,1", "-m", "hydra/launcher=submitit_slurm") == 1
-    shown = capsys.readouterr()
-    assert shown.err.startswith("the launcher submitit_slurm failed: Could not detect")
-    assert len(shown.err.splitlines()) == 1
-    assert statuses(shown.out) == ["not started", "not started"]
+    process = start("preset=tiny", "seed=0,1", "-m", "hydra/launcher=submitit_slurm")
+    shown, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.startswith("the launcher submitit_slurm failed: Could not detect")
+    assert len(errors.splitlines()) == 1
+    assert statuses(shown) == ["not started", "not started"]
 
 
 def test_on_all_cores_a_stop_saves_every_run():

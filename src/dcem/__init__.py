@@ -1,6 +1,7 @@
 """Differentiable sampling-based optimisation for PyTorch."""
 
 from dcem import backward, noise
+from dcem.argmin import Argmin
 from dcem.capture import capture
 from dcem.control import MPC, Decoder, Plan, embedding_loss
 from dcem.distributions import FullGaussian, Gaussian
@@ -12,6 +13,7 @@ __all__ = [
     "DCEM",
     "MPC",
     "MPPI",
+    "Argmin",
     "Decoder",
     "FullGaussian",
     "Gaussian",

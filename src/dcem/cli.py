@@ -5,26 +5,17 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
+from dcem.commands.exits import EXIT_CODES, INTERRUPTED, USAGE, UsageError
+
 # name: (module and function that takes the arguments and returns the exit code, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "train": ("dcem.train:main", "train an experiment, go on with one, or sweep over settings"),
-    "eval": ("dcem.evaluate:main", "play episodes with a trained controller: statistics and a CSV"),
-    "play": ("dcem.play:main", "film a trained controller"),
+    "train": ("dcem.commands.train:main", "train an experiment, go on with one, or sweep over settings"),
+    "eval": ("dcem.commands.evaluate:main", "play episodes with a trained controller: statistics and a CSV"),
+    "play": ("dcem.commands.play:main", "film a trained controller"),
 }
-
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, os.EX_TEMPFAIL
-
-EXIT_CODES = """\
-exit codes:
-   0  done
-   1  failed; the error is on stderr
-   2  wrong usage, a bad setting or an unfit run folder; nothing was started
-  75  interrupted (SIGTERM, Ctrl-C, time limit) and saved; the same command goes on
-"""
 
 _EXAMPLES = """\
 examples:
@@ -33,10 +24,6 @@ examples:
   dcem COMMAND --help               everything about one command
 
 """
-
-
-class UsageError(ValueError):
-    """The command line asks for something that is not allowed; the message is one sentence for the user."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

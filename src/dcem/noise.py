@@ -54,8 +54,8 @@ class Sobol:
 class Colored:
     """Noise correlated over time, for action sequences: power spectrum 1/f^beta along the horizon (iCEM).
 
-    Each of the n = horizon · m numbers has variance one, whatever the horizon. beta = 0 is white; 2 to 4 makes
-    smooth sequences that explore further.
+    Each of the n = horizon · m numbers has variance one, whatever the horizon. beta = 0 is white; 2 to 4
+    makes smooth sequences that explore further.
     """
 
     beta: float

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy.environment import Plane
 from torch import Generator
 
 from dcem.agents import Learner, Planet, PlanetConfig, PlannerConfig, make_planner
 from dcem.envs.vector import ParallelEnv
 from dcem.models import RSSM, RSSMConfig
 from dcem.rl.replay import ReplayBuffer
+from toy.environment import Plane
 
 pytestmark = pytest.mark.gpu
 

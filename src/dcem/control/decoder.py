@@ -70,10 +70,10 @@ class Decoder(nn.Module):
         self.net = nn.Sequential(*layers[:-1])
 
     def forward(self, z: Tensor, state: Tensor | None = None) -> Tensor:
-        """z (..., d), and the state (..., s) for a decoder conditioned on it -> actions (..., H, m)."""
+        """z (..., d) -> actions (..., H, m). A decoder conditioned on the state takes that too, (..., s)."""
         if self.state_dim:
             if state is None:
                 raise ValueError("Decoder: this decoder is conditioned on the state, which is missing")
-            z = torch.cat([z, state], dim=-1)
+            z = torch.cat([z, state.expand(*z.shape[:-1], self.state_dim)], dim=-1)
         u = self.net(z).unflatten(-1, (self.horizon, self.action_dim))
         return self.low + (self.high - self.low) * torch.sigmoid(u)

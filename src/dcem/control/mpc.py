@@ -9,7 +9,8 @@ from torch import Generator, Tensor, nn
 
 from dcem.backward import Unroll
 from dcem.control.decoder import Decoder
-from dcem.control.rollout import Model, rollout
+from dcem.control.rollout import Model, sequence_cost
+from dcem.control.stack import DecoderStack
 from dcem.minimize import minimize
 from dcem.solvers import DCEM, Record
 
@@ -64,7 +65,7 @@ class MPC(nn.Module):
         low: float | Tensor = -1.0,
         high: float | Tensor = 1.0,
         solver: Any = None,
-        decoder: Decoder | None = None,
+        decoder: Decoder | DecoderStack | None = None,
         action_dim: int | None = None,
         discount: float = 1.0,
         terminal_cost: Callable[[Tensor], Tensor] | None = None,
@@ -89,10 +90,6 @@ class MPC(nn.Module):
         self.register_buffer("low", bounds[0].clone())
         self.register_buffer("high", bounds[1].clone())
         self.solver = DCEM() if solver is None else solver
-        # A model may offer more than steps: costs (*B, N) of actions (*B, N, H, m) from states (*B, s).
-        self._whole_sequences = hasattr(model, "sequence_cost")
-        if self._whole_sequences and (discount != 1 or terminal_cost is not None):
-            raise ValueError("MPC: discount and terminal_cost need a model that goes step by step")
         self._total_cost = torch.compile(self.total_cost, dynamic=False) if compile else self.total_cost
 
     def forward(
@@ -130,10 +127,8 @@ class MPC(nn.Module):
 
     def total_cost(self, x: Tensor, state: Tensor) -> Tensor:
         """What points x (*B, N, n) of the search space cost from state (*B, s): (*B, N)."""
-        if self._whole_sequences:
-            return self.model.sequence_cost(state, self.decode(x, state))  # type: ignore[attr-defined]
-        states = state.unsqueeze(-2).expand(*x.shape[:-1], state.shape[-1])
-        return rollout(self.model, states, self.decode(x, states), self.discount, self.terminal_cost)
+        actions = self.decode(x, state.unsqueeze(-2))
+        return sequence_cost(self.model, state, actions, self.discount, self.terminal_cost)
 
     def decode(self, x: Tensor, state: Tensor) -> Tensor:
         """The action sequences (..., H, m) that points x (..., n) of the search space stand for."""
@@ -178,7 +173,11 @@ class MPC(nn.Module):
 
 
 def _action_dim(
-    model: Model, low: float | Tensor, high: float | Tensor, decoder: Decoder | None, given: int | None
+    model: Model,
+    low: float | Tensor,
+    high: float | Tensor,
+    decoder: Decoder | DecoderStack | None,
+    given: int | None,
 ) -> int:
     told: list[int | None] = [given, getattr(decoder, "action_dim", None), getattr(model, "action_dim", None)]
     told += [len(b) for b in (low, high) if isinstance(b, Tensor) and b.ndim == 1]

@@ -10,8 +10,8 @@ from torch import Tensor
 class Model(Protocol):
     """Dynamics and cost of a system. States are one tensor; any leading dimensions.
 
-    A model that can go through many steps faster than one at a time may offer that too, as
-    `unroll(state, actions, discount) -> (last_state, total_cost)` for actions (..., H, m).
+    A model that knows a faster way through whole sequences may offer that too, as a method
+    `sequence_cost(state, actions, discount, terminal_cost)`: see the function of that name.
     """
 
     def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,14 +33,29 @@ def rollout(
     >>> rollout(Integrator(), torch.tensor([2.0]), torch.tensor([[-1.0], [-1.0], [0.0]]))
     tensor(5.)
     """
-    if hasattr(model, "unroll"):
-        state, total = model.unroll(state, actions, discount)
-    else:
-        costs = []
-        for t, action in enumerate(actions.unbind(-2)):
-            state, cost = model.step(state, action)
-            costs.append(cost if discount == 1 else discount**t * cost)
-        total = torch.stack(costs).sum(0)
+    costs = []
+    for t, action in enumerate(actions.unbind(-2)):
+        state, cost = model.step(state, action)
+        costs.append(cost if discount == 1 else discount**t * cost)
+    total = torch.stack(costs).sum(0)
     if terminal_cost is None:
         return total
     return total + discount ** actions.shape[-2] * terminal_cost(state)
+
+
+def sequence_cost(
+    model: Model,
+    state: Tensor,
+    actions: Tensor,
+    discount: float = 1.0,
+    terminal_cost: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Total cost (*B, N) of N candidates (*B, N, H, m) from each state (*B, s).
+
+    The model's own `sequence_cost` where it has one, else a `rollout` of every candidate.
+    """
+    own = getattr(model, "sequence_cost", None)
+    if own is not None:
+        return own(state, actions, discount, terminal_cost)
+    states = state.unsqueeze(-2).expand(*actions.shape[:-2], state.shape[-1])
+    return rollout(model, states, actions, discount, terminal_cost)

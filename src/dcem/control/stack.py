@@ -45,8 +45,8 @@ class DecoderStack(nn.Module):
         self.register_buffer("used", used.unsqueeze(-1).to(first.low.dtype), persistent=False)
         layers = [[layer for layer in d.net if isinstance(layer, nn.Linear)] for d in decoders]
         self.weights = nn.ParameterList(  # (S, in, out) each
-            torch.stack([_padded(layer.weight.detach().mT, self.latent_dim if i == 0 else 0) for layer in row])
-            for i, row in enumerate(zip(*layers, strict=True))
+            torch.stack([_padded(layer.weight.detach().mT, max(x.in_features for x in row)) for layer in row])
+            for row in zip(*layers, strict=True)
         )
         self.biases = nn.ParameterList(  # (S, 1, out) each
             torch.stack([layer.bias.detach().unsqueeze(0) for layer in row])
@@ -58,9 +58,10 @@ class DecoderStack(nn.Module):
 
     def forward(self, z: Tensor, state: Tensor | None = None) -> Tensor:
         """z (S, ..., d) -> actions (S, ..., H, m)."""
-        y = z.flatten(1, -2)
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            y = torch.baddbmm(bias, self.activation(y), weight) if i else torch.baddbmm(bias, y, weight * self.used)
+        first, *others = self.weights
+        y = torch.baddbmm(self.biases[0], z.flatten(1, -2), first * self.used)
+        for weight, bias in zip(others, self.biases[1:], strict=True):
+            y = torch.baddbmm(bias, self.activation(y), weight)
         u = y.unflatten(-1, (self.horizon, self.action_dim)).unflatten(1, z.shape[1:-1])
         return self.low + (self.high - self.low) * torch.sigmoid(u)
 
@@ -77,4 +78,4 @@ class DecoderStack(nn.Module):
 
 def _padded(weight: Tensor, rows: int) -> Tensor:
     """Zeros below a weight (in, out), up to so many rows."""
-    return torch.cat([weight, weight.new_zeros(max(rows - len(weight), 0), weight.shape[1])])
+    return torch.cat([weight, weight.new_zeros(rows - len(weight), weight.shape[1])])

@@ -1,6 +1,7 @@
 """The cartpole as a differentiable function (Barto et al., 1983, with continuous forces)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ class Cartpole:
 
         θ̈ = (g sin θ - c cos θ) / (l (4/3 - m_p cos²θ / M)),     ẍ = c - m_p l θ̈ cos θ / M,
 
-    integrated by explicit Euler steps of dt. A step costs 0.1 x² + 1e-5 u² - cos θ, at the state it starts from.
+    integrated by explicit Euler steps of dt. A step from a state costs 0.1 x² + 1e-5 u² - cos θ.
 
     Every physical constant is a number, or a tensor that broadcasts against the leading dimensions of the
     state and may require gradients.
@@ -40,16 +41,30 @@ class Cartpole:
 
     def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """(..., 5) and (..., 1) -> the next state (..., 5), and the cost (...) of this step."""
-        return self.unroll(state, action.unsqueeze(-2))
+        return self._unroll(state, action, 1.0)
 
-    def unroll(self, state: Tensor, actions: Tensor, discount: float = 1.0) -> tuple[Tensor, Tensor]:
-        """The last state (..., 5) and the total cost (...) of actions (..., H, 1), discounted by the step.
+    def sequence_cost(
+        self,
+        state: Tensor,
+        actions: Tensor,
+        discount: float = 1.0,
+        terminal_cost: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Total cost (*B, N) of actions (*B, N, H, 1) from states (*B, 5), see `dcem.control.Model`.
 
-        The same as H calls of `step`, but between steps the angle stays an angle.
+        The same as H calls of `step`, but between steps the angle stays an angle, and forces are prepared
+        all at once.
         """
+        last, total = self._unroll(state.unsqueeze(-2), actions.squeeze(-1), discount)
+        if terminal_cost is None:
+            return total
+        return total + discount ** actions.shape[-2] * terminal_cost(last)
+
+    def _unroll(self, state: Tensor, forces: Tensor, discount: float) -> tuple[Tensor, Tensor]:
+        """The last state (..., 5) and the total cost (...) of forces (..., H); states broadcast."""
         x, v, cos, sin, omega = state.unbind(-1)
         theta = torch.atan2(sin, cos)
-        force = actions.squeeze(-1).clamp(-self.max_force, self.max_force)
+        force = forces.clamp(-self.max_force, self.max_force)
         mass = self.cart_mass + self.pole_mass
         moment = self.pole_mass * self.half_length / mass
         reach = 4 / 3 * self.half_length

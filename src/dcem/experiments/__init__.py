@@ -20,6 +20,9 @@ from dcem.runs import Run
 
 EXPERIMENTS: dict[str, str] = {
     "regression": "dcem.experiments.regression",
+    "cartpole": "dcem.experiments.cartpole",
+    "cartpole-grid": "dcem.experiments.cartpole_grid",
+    "cartpole-baselines": "dcem.experiments.cartpole_baselines",
     "planet": "dcem.experiments.planet",
 }
 

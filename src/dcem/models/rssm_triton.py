@@ -1,282 +1,351 @@
-"""Imagined rollouts of an RSSM as one Triton kernel: all steps of all samples in a single launch.
+"""Imagined rollouts of an RSSM in three Triton kernels, however many steps and samples. No gradients.
 
-Each program takes a tile of trajectories through the whole horizon. Weights stream from the L2 cache,
-products run on the tensor cores in float16 with float32 sums, and activations pass between layers through a
-small scratch that stays in the cache. The oracle is `dcem.models.rssm.RSSM.step`. No gradients.
+The rollout is a chain of small layers, so its time is that of fetching weights from the L2 cache, again at
+every step. What is here follows from that:
+
+- One program takes a tile of trajectories through the whole horizon, alone: no waiting for others.
+- A layer whose columns come block by block is at once a factor of the next layer's sum: GRU and first
+  layer of the observation head are one loop over the hidden units, second and third layer another. Weights
+  are fetched some blocks ahead, and activations stay on the chip.
+- Rewards feed nothing back. The states go to a trace, and a second kernel takes the reward head over all
+  steps of all trajectories side by side.
+
+Products run on the tensor cores in float16 with float32 sums. The oracle is `dcem.models.rssm.RSSM.step`.
 """
+
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 
 from dcem.models.rssm import RSSM
 
-BK = 32  # inputs of a layer that one product takes
-PAD = 32  # columns that hold [x, u], and the observation head's outputs
+LIMIT = 256  # units of a layer: a block of weights holds all of a unit's inputs
+INPUT_LIMIT = 64  # features and actions
+
+
+@triton.jit
+def _sigmoid(x):
+    """1 / (1 + 2^(−x log₂e)) in four instructions; the compiler's own guards every range and takes 14."""
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1; add.f32 $0, $0, 0f3F800000; rcp.approx.ftz.f32 $0, $0;",
+        "=f,f",
+        [x * -1.4426950408889634],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
 
 
 @triton.jit
 def _act(x, ACTIVATION: tl.constexpr):
     if ACTIVATION == "relu":
-        return tl.maximum(x, 0.0)
+        return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
     if ACTIVATION == "elu":
-        return tl.where(x > 0.0, x, tl.exp(tl.minimum(x, 0.0)) - 1.0)
-    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+        return tl.where(x > 0.0, x, tl.exp(x) - 1.0)
+    # The normal distribution function as σ(x p(x²)): within 3e-5 of GELU, at half the price of erf.
+    s = tl.minimum(x * x, 36.0)
+    return x * _sigmoid(x * (1.5950157634 + s * (0.0740112965 - 0.00070303426 * s)))
 
 
 @triton.jit
 def _tanh(x):
-    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+    return 2.0 * _sigmoid(2.0 * x) - 1.0
 
 
 @triton.jit
-def _product(
-    acc, a_ptr, a_stride, w_ptr, w_stride, rows, columns, K: tl.constexpr, N: tl.constexpr, BK: tl.constexpr
-):
-    """acc + A W, with A (TILE, K) in the scratch and the columns `columns` of W (K, N)."""
-    inner = tl.arange(0, BK)
-    for k in range(0, K, BK):
-        a = tl.load(a_ptr + rows[:, None] * a_stride + (k + inner)[None, :])
-        inside = ((k + inner) < K)[:, None] & (columns < N)[None, :]
-        w = tl.load(w_ptr + (k + inner)[:, None] * w_stride + columns[None, :], mask=inside, other=0.0)
-        acc = tl.dot(a, w, acc)
-    return acc
+def _matrix(pointer, rows, columns, n_rows, n_columns, stride):
+    """The rows and columns of a matrix at `pointer`, zero where it has none."""
+    inside = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
+    return tl.load(pointer + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
+def _bias(pointer, columns, n_columns):
+    return tl.load(pointer + columns, mask=columns < n_columns, other=0.0)[None, :]
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_samples", "horizon"])
 def _rollout_kernel(
-    hidden_ptr, x_ptr, action_ptr, reward_ptr, scratch_ptr,
-    gru_h_ptr, gru_i_ptr, gru_b_ptr,
-    obs1_ptr, obs1_b_ptr, obs2_ptr, obs2_b_ptr, obs3_ptr, obs3_b_ptr,
-    rew1_ptr, rew1_x_ptr, rew1_b_ptr, rew2_ptr, rew2_b_ptr, rew3_ptr, rew3_b_ptr,
-    n_rows, n_samples, n_states, horizon,
-    H: tl.constexpr, W: tl.constexpr, X: tl.constexpr, U: tl.constexpr, STRIDE: tl.constexpr,
-    RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr,
-    TILE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAD: tl.constexpr,
+    state_ptr, action_ptr, trace_ptr,
+    gru_h_ptr, gru_i_ptr, gru_b_ptr, obs1_ptr, obs1_b_ptr, obs2_ptr, obs2_b_ptr, obs3_ptr, obs3_b_ptr,
+    n_rows, n_samples, horizon,
+    HIDDEN: tl.constexpr, X: tl.constexpr, U: tl.constexpr, RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, PAD: tl.constexpr, ALL_H: tl.constexpr, ALL_W: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, BLOCK2: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    tile, member = tl.program_id(0), tl.program_id(1)
-    local = tl.arange(0, TILE)
-    row = tile * TILE + local
+    """States (E, M, HIDDEN + X), actions (rows, horizon, U) → trace of [h, x] (M, horizon + 1, R, H + PAD).
+
+    H and W are HIDDEN and the width, up to a multiple of 8; ALL_H and ALL_W, up to a power of 2; R, the
+    rows, up to a multiple of TILE.
+    """
+    tile, member, members = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    row = tile * TILE + tl.arange(0, TILE)
     alive = row < n_rows
-    start = tl.where(alive, row // n_samples, 0) + member * n_states
-    scratch = scratch_ptr + (member * tl.num_programs(0) + tile).to(tl.int64) * TILE * STRIDE
-    HP: tl.constexpr = (H + BK - 1) // BK * BK
-    WP: tl.constexpr = (W + BK - 1) // BK * BK
-    inputs = scratch + 2 * HP
-    first = inputs + PAD
-    second = first + WP
-    at = local[:, None] * STRIDE
+    k_h = tl.arange(0, ALL_H)
+    k_w = tl.arange(0, ALL_W)
+    pad = tl.arange(0, PAD)
+    is_action = (pad >= X) & (pad < X + U)
     gru_h_ptr += member * H * 3 * H
     gru_i_ptr += member * PAD * 3 * H
     gru_b_ptr += member * 4 * H
     obs1_ptr += member * H * W
     obs2_ptr += member * W * W
     obs3_ptr += member * W * PAD
+
+    STRIDE: tl.constexpr = H + PAD
+    slot = tl.num_programs(0) * TILE * STRIDE
+    old = trace_ptr + member.to(tl.int64) * (horizon + 1) * slot + row[:, None] * STRIDE
+    begin = state_ptr + (tl.where(alive, row // n_samples, 0) * members + member)[:, None] * (HIDDEN + X)
+    h = tl.load(begin + k_h[None, :], mask=(k_h < HIDDEN)[None, :], other=0.0).to(tl.float16)
+    tl.store(old + k_h[None, :], h, mask=(k_h < H)[None, :])
+    x = tl.load(begin + HIDDEN + pad[None, :], mask=(pad < X)[None, :], other=0.0)
+    u_ptr = action_ptr + row[:, None] * (horizon * U) + (pad - X)[None, :]
+    has_u = alive[:, None] & is_action[None, :]
+    u = tl.load(u_ptr, mask=has_u, other=0.0)
+    tl.debug_barrier()
+
+    for t in range(horizon):
+        new = old + slot
+        xu = tl.where(is_action[None, :], u, x).to(tl.float16)
+        u = tl.load(u_ptr + (t + 1) * U, mask=has_u & (t + 1 < horizon), other=0.0)
+
+        if not EARLY:
+            h = tl.load(old + k_h[None, :], mask=(k_h < H)[None, :], other=0.0)
+        first = tl.zeros((TILE, ALL_W), tl.float32)
+        for j in range(0, H, BLOCK):
+            column = j + tl.arange(0, BLOCK)
+            valid = (column < H)[None, :]
+            new_h = tl.dot(h, _matrix(gru_h_ptr, k_h, column, H, H, 3 * H))
+            reset = tl.dot(h, _matrix(gru_h_ptr + H, k_h, column, H, H, 3 * H))
+            update = tl.dot(h, _matrix(gru_h_ptr + 2 * H, k_h, column, H, H, 3 * H))
+            reset = tl.dot(xu, _matrix(gru_i_ptr, pad, column, PAD, H, 3 * H), reset)
+            update = tl.dot(xu, _matrix(gru_i_ptr + H, pad, column, PAD, H, 3 * H), update)
+            new_i = tl.dot(xu, _matrix(gru_i_ptr + 2 * H, pad, column, PAD, H, 3 * H))
+            reset = _sigmoid(reset + _bias(gru_b_ptr + H, column, H))
+            update = _sigmoid(update + _bias(gru_b_ptr + 2 * H, column, H))
+            new_h += _bias(gru_b_ptr, column, H)
+            new_i += _bias(gru_b_ptr + 3 * H, column, H)
+            candidate = _tanh(new_i + reset * new_h)
+            before = tl.load(old + column[None, :], mask=valid, other=0.0).to(tl.float32)
+            after = (candidate + update * (before - candidate)).to(tl.float16)
+            tl.store(new + column[None, :], after, mask=valid)
+            first = tl.dot(after, _matrix(obs1_ptr, column, k_w, H, W, W), first)
+        # All of h comes back through the cache for the next step: while the observation head is at work,
+        # if there are registers to hold it.
+        tl.debug_barrier()
+        first_out = _act(first + _bias(obs1_b_ptr + member * W, k_w, W), ACTIVATION).to(tl.float16)
+        if EARLY:
+            h = tl.load(new + k_h[None, :], mask=(k_h < H)[None, :], other=0.0)
+        out = tl.zeros((TILE, PAD), tl.float32)
+        for j in range(0, W, BLOCK2):
+            column = j + tl.arange(0, BLOCK2)
+            second = tl.dot(first_out, _matrix(obs2_ptr, k_w, column, W, W, W))
+            second = _act(second + _bias(obs2_b_ptr + member * W, column, W), ACTIVATION)
+            out = tl.dot(second.to(tl.float16), _matrix(obs3_ptr, column, pad, W, PAD, PAD), out)
+        out += _bias(obs3_b_ptr + member * PAD, pad, PAD)
+        x = x + out if RESIDUAL else out
+        x = tl.where((pad < X)[None, :], x, 0.0)
+        tl.store(new + H + pad[None, :], x.to(tl.float16))
+        old = new
+
+
+@triton.jit(do_not_specialize=["n_slots", "slot_rows"])
+def _reward_kernel(
+    trace_ptr, reward_ptr,
+    rew1_ptr, rew1_x_ptr, rew1_b_ptr, rew2_ptr, rew2_b_ptr, rew3_ptr, rew3_b_ptr,
+    n_slots, slot_rows,
+    ACTIVATION: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, PAD: tl.constexpr, ALL_H: tl.constexpr, ALL_W: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Rewards (M, n_slots) of a trace (M, slot_rows + n_slots, H + PAD), its first slot_rows left out."""
+    tile, member = tl.program_id(0), tl.program_id(1)
+    row = tile * TILE + tl.arange(0, TILE)
+    alive = row < n_slots
+    k_h = tl.arange(0, ALL_H)
+    k_w = tl.arange(0, ALL_W)
+    pad = tl.arange(0, PAD)
+    trace_ptr += (member.to(tl.int64) * (slot_rows + n_slots) + slot_rows) * (H + PAD)
     rew1_ptr += member * H * W
     rew1_x_ptr += member * PAD * W
     rew2_ptr += member * W * W
-    pad = tl.arange(0, PAD)
-    block = tl.arange(0, BN)
+    h = _matrix(trace_ptr, row, k_h, n_slots, H, H + PAD)
+    x = _matrix(trace_ptr + H, row, pad, n_slots, PAD, H + PAD)
+    second = tl.zeros((TILE, ALL_W), tl.float32)
+    for j in range(0, W, BLOCK):
+        column = j + tl.arange(0, BLOCK)
+        first = tl.dot(h, _matrix(rew1_ptr, k_h, column, H, W, W))
+        first = tl.dot(x, _matrix(rew1_x_ptr, pad, column, PAD, W, W), first)
+        first = _act(first + _bias(rew1_b_ptr + member * W, column, W), ACTIVATION)
+        second = tl.dot(first.to(tl.float16), _matrix(rew2_ptr, column, k_w, W, W, W), second)
+    second = _act(second + _bias(rew2_b_ptr + member * W, k_w, W), ACTIVATION)
+    reward = tl.sum(second * _bias(rew3_ptr + member * W, k_w, W), 1) + tl.load(rew3_b_ptr + member)
+    tl.store(reward_ptr + member.to(tl.int64) * n_slots + row, reward, mask=alive)
 
-    for j in range(0, H, BN):
-        column = j + block
-        h = tl.load(hidden_ptr + start[:, None] * H + column[None, :], mask=(column < H)[None, :], other=0.0)
-        tl.store(scratch + at + column[None, :], h, mask=(column < H)[None, :])
-    x = tl.load(x_ptr + start[:, None] * X + pad[None, :], mask=(pad < X)[None, :], other=0.0)
 
+@triton.jit(do_not_specialize=["n_rows", "slot_rows", "horizon", "pessimism"])
+def _cost_kernel(
+    reward_ptr, cost_ptr, n_rows, slot_rows, horizon, pessimism, M: tl.constexpr, TILE: tl.constexpr
+):
+    """Σ_t (pessimism · std − mean) over the members' rewards (M, horizon, slot_rows): costs (n_rows,)."""
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    alive = row < n_rows
+    cost = tl.zeros((TILE,), tl.float32)
     for t in range(horizon):
-        old = scratch + (t % 2) * HP
-        new = scratch + ((t + 1) % 2) * HP
-        is_action = (pad >= X) & (pad < X + U)
-        u = tl.load(
-            action_ptr + (row[:, None] * horizon + t) * U + (pad - X)[None, :],
-            mask=alive[:, None] & is_action[None, :],
-            other=0.0,
-        )
-        tl.store(inputs + at + pad[None, :], tl.where(is_action[None, :], u, x).to(tl.float16))
-        tl.debug_barrier()
+        pointer = reward_ptr + t * slot_rows + row
+        mean = tl.zeros((TILE,), tl.float32)
+        for m in tl.static_range(M):
+            mean += tl.load(pointer + m * horizon * slot_rows, mask=alive, other=0.0) / M
+        variance = tl.zeros((TILE,), tl.float32)
+        if M > 1:
+            for m in tl.static_range(M):
+                off = tl.load(pointer + m * horizon * slot_rows, mask=alive, other=0.0) - mean
+                variance += off * off / M
+        cost += pessimism * tl.sqrt(variance) - mean
+    tl.store(cost_ptr + row, cost, mask=alive)
 
-        for j in range(0, H, BN):
-            column = j + block
-            valid = column < H
-            new_h = tl.zeros((TILE, BN), tl.float32)
-            reset = tl.zeros((TILE, BN), tl.float32)
-            update = tl.zeros((TILE, BN), tl.float32)
-            inner = tl.arange(0, BK)
-            for k in range(0, H, BK):
-                a = tl.load(old + at + (k + inner)[None, :])
-                inside = ((k + inner) < H)[:, None] & valid[None, :]
-                w = gru_h_ptr + (k + inner)[:, None] * (3 * H) + column[None, :]
-                new_h = tl.dot(a, tl.load(w, mask=inside, other=0.0), new_h)
-                reset = tl.dot(a, tl.load(w + H, mask=inside, other=0.0), reset)
-                update = tl.dot(a, tl.load(w + 2 * H, mask=inside, other=0.0), update)
-            a = tl.load(inputs + at + pad[None, :])
-            w = gru_i_ptr + pad[:, None] * (3 * H) + column[None, :]
-            keep = (pad < PAD)[:, None] & valid[None, :]
-            reset = tl.dot(a, tl.load(w, mask=keep, other=0.0), reset)
-            update = tl.dot(a, tl.load(w + H, mask=keep, other=0.0), update)
-            new_i = tl.dot(a, tl.load(w + 2 * H, mask=keep, other=0.0))
-            new_h += tl.load(gru_b_ptr + column, mask=valid, other=0.0)[None, :]
-            reset = tl.sigmoid(reset + tl.load(gru_b_ptr + H + column, mask=valid, other=0.0)[None, :])
-            update = tl.sigmoid(update + tl.load(gru_b_ptr + 2 * H + column, mask=valid, other=0.0)[None, :])
-            new_i += tl.load(gru_b_ptr + 3 * H + column, mask=valid, other=0.0)[None, :]
-            candidate = _tanh(new_i + reset * new_h)
-            before = tl.load(old + at + column[None, :], mask=valid[None, :], other=0.0).to(tl.float32)
-            after = candidate + update * (before - candidate)
-            tl.store(new + at + column[None, :], after.to(tl.float16), mask=valid[None, :])
-        tl.debug_barrier()
 
-        for j in range(0, W, BN):
-            column = j + block
-            bias = tl.load(obs1_b_ptr + member * W + column, mask=column < W, other=0.0)
-            acc = tl.zeros((TILE, BN), tl.float32) + bias[None, :]
-            acc = _product(acc, new, STRIDE, obs1_ptr, W, local, column, H, W, BK)
-            tl.store(
-                first + at + column[None, :], _act(acc, ACTIVATION).to(tl.float16), mask=(column < W)[None, :]
-            )
-        tl.debug_barrier()
-        for j in range(0, W, BN):
-            column = j + block
-            bias = tl.load(obs2_b_ptr + member * W + column, mask=column < W, other=0.0)
-            acc = tl.zeros((TILE, BN), tl.float32) + bias[None, :]
-            acc = _product(acc, first, STRIDE, obs2_ptr, W, local, column, W, W, BK)
-            tl.store(
-                second + at + column[None, :],
-                _act(acc, ACTIVATION).to(tl.float16),
-                mask=(column < W)[None, :],
-            )
-        tl.debug_barrier()
-        out = tl.zeros((TILE, PAD), tl.float32) + tl.load(obs3_b_ptr + member * PAD + pad)[None, :]
-        out = _product(out, second, STRIDE, obs3_ptr, PAD, local, pad, W, PAD, BK)
-        x = x + out if RESIDUAL else out
-        x = tl.where((pad < X)[None, :], x, 0.0)
-        tl.store(inputs + at + pad[None, :], x.to(tl.float16))
-        tl.debug_barrier()
+class Shape(NamedTuple):
+    """How a kernel is launched."""
 
-        for j in range(0, W, BN):
-            column = j + block
-            bias = tl.load(rew1_b_ptr + member * W + column, mask=column < W, other=0.0)
-            acc = tl.zeros((TILE, BN), tl.float32) + bias[None, :]
-            acc = _product(acc, new, STRIDE, rew1_ptr, W, local, column, H, W, BK)
-            acc = _product(acc, inputs, STRIDE, rew1_x_ptr, W, local, column, PAD, W, BK)
-            tl.store(
-                first + at + column[None, :], _act(acc, ACTIVATION).to(tl.float16), mask=(column < W)[None, :]
-            )
-        tl.debug_barrier()
-        reward = tl.zeros((TILE,), tl.float32) + tl.load(rew3_b_ptr + member)
-        for j in range(0, W, BN):
-            column = j + block
-            bias = tl.load(rew2_b_ptr + member * W + column, mask=column < W, other=0.0)
-            acc = tl.zeros((TILE, BN), tl.float32) + bias[None, :]
-            acc = _product(acc, first, STRIDE, rew2_ptr, W, local, column, W, W, BK)
-            last = tl.load(rew3_ptr + member * W + column, mask=column < W, other=0.0)
-            reward += tl.sum(_act(acc, ACTIVATION) * last[None, :], 1)
-        tl.store(reward_ptr + (member * n_rows + row).to(tl.int64) * horizon + t, reward, mask=alive)
-        tl.debug_barrier()
+    tile: int  # rows a program takes
+    block: int  # units in a block of the first loop
+    block2: int  # and of the second
+    warps: int
+    stages: int  # blocks of weights under way, one less
 
 
 class FusedRollout:
-    """A planner's view of an RSSM: `sequence_cost` for whole action sequences, in one launch.
+    """A planner's view of an RSSM: `sequence_cost` for whole action sequences, in three launches.
 
     The weights are copies in half precision; `refresh` takes them anew from the model, in place, so that
     captured graphs see them.
     """
 
     def __init__(self, model: RSSM) -> None:
-        config = model.config
-        if config.layers != 2 or model.features + model.action_dim > PAD:
+        config, inputs = model.config, model.features + model.action_dim
+        if config.layers != 2 or max(config.hidden, config.width) > LIMIT or inputs > INPUT_LIMIT:
             raise ValueError(
-                f"FusedRollout: the model must have 2 layers and at most {PAD} features and actions, got "
-                f"{config.layers} layers and {model.features + model.action_dim}"
+                f"FusedRollout: model must have 2 layers, at most {LIMIT} units in each and at most "
+                f"{INPUT_LIMIT} features and actions, got {config.layers} layers, {config.hidden} hidden "
+                f"units, width {config.width}, {inputs} features and actions"
             )
         self.model, self.action_dim = model, model.action_dim
-        self._weights = self._pack()
-        self._scratch: dict[tuple[int, int], Tensor] = {}
+        self._pad = 32 if inputs <= 32 else 64  # columns of [x, u], and of the observation head's outputs
+        self._rollout_weights, self._reward_weights = self._pack()
 
     @torch.no_grad()
     def refresh(self) -> None:
-        for mine, now in zip(self._weights, self._pack(), strict=True):
-            mine.copy_(now)
+        """Take the weights anew from the model."""
+        rollout, reward = self._pack()
+        mine = self._rollout_weights + self._reward_weights
+        for held, now in zip(mine, rollout + reward, strict=True):
+            held.copy_(now)
 
     def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """One step, as the model itself takes it."""
         return self.model.step(state, action)
 
     @torch.no_grad()
-    def sequence_cost(self, state: Tensor, actions: Tensor) -> Tensor:
-        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s)."""
+    def sequence_cost(
+        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
+    ) -> Tensor:
+        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
         config, model = self.model.config, self.model
+        if discount != 1 or terminal_cost is not None:
+            raise ValueError("sequence_cost: discount and terminal_cost need a model that goes step by step")
         *batch, n_samples, horizon, action_dim = actions.shape
-        members = state.reshape(-1, config.members, model.member_dim).transpose(0, 1)
-        hidden = members[..., : config.hidden].half().contiguous()
-        x = members[..., config.hidden :].float().contiguous()
-        n_states = hidden.shape[1]
-        rows = n_states * n_samples
-        rewards = torch.empty(config.members, rows, horizon, device=state.device)
-        tile, block, warps = _shape(rows * config.members)
-        tiles = triton.cdiv(rows, tile)
-        stride = _scratch_stride(config.hidden, config.width)
-        scratch = self._scratch_for(tiles * config.members * tile, stride)
+        if action_dim != model.action_dim or state.shape != (*batch, model.state_dim):
+            raise ValueError(
+                f"sequence_cost: state must be (*B, {model.state_dim}) and actions (*B, N, H, "
+                f"{model.action_dim}), got {tuple(state.shape)} and {tuple(actions.shape)}"
+            )
+        members, rows = config.members, actions.numel() // (horizon * action_dim)
+        H, W, PAD = _round_up(config.hidden), _round_up(config.width), self._pad
+        sizes = {
+            "H": H, "W": W, "PAD": PAD, "ACTIVATION": config.activation,
+            "ALL_H": triton.next_power_of_2(max(H, 16)), "ALL_W": triton.next_power_of_2(max(W, 16)),
+        }  # fmt: skip
+        shape = _shape(rows * members, PAD)
+        tiles = triton.cdiv(rows, shape.tile)
+        slot_rows = tiles * shape.tile
+        trace = torch.empty(
+            members, horizon + 1, slot_rows, H + PAD, dtype=torch.float16, device=state.device
+        )
+        rewards = torch.empty(members, horizon, slot_rows, device=state.device)
+        cost = torch.empty(*batch, n_samples, device=state.device)
         with torch.cuda.device(state.device):
-            _rollout_kernel[(tiles, config.members)](
-                hidden, x, actions.float().contiguous(), rewards, scratch,
-                *self._weights,
-                rows, n_samples, n_states, horizon,
-                H=config.hidden, W=config.width, X=model.features, U=action_dim, STRIDE=stride,
-                RESIDUAL=config.residual, ACTIVATION=config.activation,
-                TILE=tile, BN=block, BK=BK, PAD=PAD, num_warps=warps, num_stages=3,
+            _rollout_kernel[tiles, members](
+                state.float().contiguous(), actions.float().contiguous(), trace, *self._rollout_weights,
+                rows, n_samples, horizon,
+                HIDDEN=config.hidden, X=model.features, U=action_dim, RESIDUAL=config.residual,
+                TILE=shape.tile, BLOCK=shape.block, BLOCK2=shape.block2, EARLY=shape.tile < 64,
+                num_warps=shape.warps, num_stages=shape.stages, **sizes,
             )  # fmt: skip
-        cost = -rewards.mean(0)
-        if config.members > 1 and config.pessimism > 0:
-            cost = cost + config.pessimism * rewards.std(0, correction=0)
-        return cost.sum(-1).reshape(*batch, n_samples)
-
-    def _scratch_for(self, rows: int, stride: int) -> Tensor:
-        # Zeroed once: columns beyond a layer's width are read, times zero weights, and must not be NaN.
-        if (rows, stride) not in self._scratch:
-            device = self._weights[0].device
-            self._scratch[rows, stride] = torch.zeros(rows, stride, dtype=torch.float16, device=device)
-        return self._scratch[rows, stride]
+            shape = _reward_shape(members * horizon * slot_rows, PAD)
+            _reward_kernel[triton.cdiv(horizon * slot_rows, shape.tile), members](
+                trace, rewards, *self._reward_weights, horizon * slot_rows, slot_rows,
+                TILE=shape.tile, BLOCK=shape.block, num_warps=shape.warps, num_stages=shape.stages, **sizes,
+            )  # fmt: skip
+            _cost_kernel[(triton.cdiv(rows, 128),)](
+                rewards, cost, rows, slot_rows, horizon, config.pessimism, M=members, TILE=128
+            )
+        return cost
 
     @torch.no_grad()
-    def _pack(self) -> list[Tensor]:
-        """The kernel's weight arguments: matrices in float16, biases in float32, [x, u] padded."""
-        model = self.model
-        H, X = model.config.hidden, model.features
-        obs, rew = model.observation_head, model.reward_head
+    def _pack(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The kernels' weights, zero where sizes are rounded up: matrices in float16, biases in float32."""
+        model, config = self.model, self.model.config
+        H, X, PAD = config.hidden, model.features, self._pad
+        gru, obs, rew = model.gru, model.observation_head, model.reward_head
+        up_h, up_w, up_x = _round_up(H) - H, _round_up(config.width) - config.width, PAD - X
 
-        def half(w: Tensor) -> Tensor:
-            return w.half().contiguous()
+        def pad(w: Tensor, columns: int, rows: int = 0) -> Tensor:
+            """A copy of matrices (M, rows, columns) or biases (M, columns)."""
+            padded = F.pad(w, (0, columns, 0, rows) if w.ndim == 3 else (0, columns))
+            dtype = torch.float16 if w.ndim == 3 else torch.float32
+            return padded.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
-        def pad(w: Tensor, dim: int) -> Tensor:
-            shape = list(w.shape)
-            shape[dim] = PAD - shape[dim]
-            return torch.cat([w, w.new_zeros(shape)], dim)
+        def gates(w: Tensor, rows: int = 0) -> Tensor:
+            return torch.cat([pad(gate, up_h, rows) for gate in w.split(H, dim=-1)], dim=-1)
 
-        first, out, out_b = rew.weights[0], obs.weights[2][..., :X], obs.biases[2][..., :X]
-        return [
-            half(model.gru.hidden_weight), half(pad(model.gru.input_weight, 1)),
-            model.gru.bias.float().contiguous(),
-            half(obs.weights[0]), obs.biases[0].float().contiguous(),
-            half(obs.weights[1]), obs.biases[1].float().contiguous(),
-            half(pad(out, 2)), pad(out_b, 1).float().contiguous(),
-            half(first[:, :H]), half(pad(first[:, H:], 1)), rew.biases[0].float().contiguous(),
-            half(rew.weights[1]), rew.biases[1].float().contiguous(),
-            rew.weights[2].squeeze(-1).float().contiguous(), rew.biases[2].squeeze(-1).float().contiguous(),
+        rollout = [
+            gates(gru.hidden_weight, up_h), gates(gru.input_weight, up_x - model.action_dim), gates(gru.bias),
+            pad(obs.weights[0], up_w, up_h), pad(obs.biases[0], up_w),
+            pad(obs.weights[1], up_w, up_w), pad(obs.biases[1], up_w),
+            pad(obs.weights[2][..., :X], up_x, up_w), pad(obs.biases[2][..., :X], up_x),
         ]  # fmt: skip
+        reward = [
+            pad(rew.weights[0][:, :H], up_w, up_h), pad(rew.weights[0][:, H:], up_w, up_x),
+            pad(rew.biases[0], up_w),
+            pad(rew.weights[1], up_w, up_w), pad(rew.biases[1], up_w),
+            pad(rew.weights[2].squeeze(-1), up_w), pad(rew.biases[2], 0),
+        ]  # fmt: skip
+        return rollout, reward
 
 
-def _scratch_stride(hidden: int, width: int) -> int:
-    h, w = triton.cdiv(hidden, BK) * BK, triton.cdiv(width, BK) * BK
-    return 2 * h + PAD + 2 * w
+def _round_up(n: int) -> int:
+    """To a multiple of 8: rows of half-precision matrices then start at multiples of 16 bytes."""
+    return triton.cdiv(n, 8) * 8
 
 
-def _shape(rows: int) -> tuple[int, int, int]:
-    """(tile, block, warps): as many trajectories a program as keep all multiprocessors busy."""
+def _shape(rows: int, pad: int) -> Shape:
+    """As many trajectories a program as keep all multiprocessors busy, and as many weights ahead as fit."""
     if rows <= 16 * 132:
-        return 16, 256, 8
-    if rows <= 32 * 132:
-        return 32, 128, 8
-    if rows <= 64 * 132:
-        return 64, 64, 8
-    return 128, 64, 8
+        shape = Shape(16, 32, 64, 4, 4)
+    elif rows <= 32 * 132:
+        shape = Shape(32, 32, 64, 4, 3)
+    elif rows <= 64 * 132:
+        shape = Shape(64, 32, 64, 4, 2)
+    else:
+        shape = Shape(128, 32, 64, 8, 2)
+    return shape if pad == 32 else shape._replace(block=16, block2=32)
+
+
+def _reward_shape(rows: int, pad: int) -> Shape:
+    shape = Shape(16, 32, 32, 4, 3) if rows <= 16 * 132 else Shape(64, 32, 32, 4, 3)
+    return shape if pad == 32 else shape._replace(block=16)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcem import experiments
-from dcem.cli import DONE, EXIT_CODES, FAILED, INTERRUPTED, UsageError
+from dcem.commands.exits import DONE, EXIT_CODES, FAILED, INTERRUPTED, UsageError
 from dcem.runs import CheckpointError, Interrupted, Run, RunError, read_record
 from dcem.runs.config import flatten, to_json, variant
 from dcem.runs.record import RECORD
 
 if TYPE_CHECKING:
-    from dcem.overrides import Settings
+    from dcem.commands.overrides import Settings
 
 _DESCRIPTION = """\
 Train an experiment. The run folder is runs/<experiment>/<variant>/seed<k>, named after the settings that
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{job.folder(config, given.multirun)}\n{json.dumps(to_json(config), indent=1)}")
         return DONE
     if given.multirun:
-        from dcem.sweep import sweep
+        from dcem.commands.sweep import sweep
 
         return sweep(job, settings, configs, words, launcher)
     return {"finished": DONE, "interrupted": INTERRUPTED, "failed": FAILED}[job.run(configs[0])]
@@ -235,7 +235,7 @@ def _sort(words: Sequence[str]) -> tuple[Options, list[str], list[str]]:
 
 def _settings(base: Any) -> Settings:
     try:
-        from dcem.overrides import Settings
+        from dcem.commands.overrides import Settings
     except ModuleNotFoundError as error:
         raise UsageError(
             f"the module {error.name!r} is not installed; pip install 'dcem[experiments]'"

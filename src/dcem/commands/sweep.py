@@ -13,15 +13,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcem.cli import DONE, FAILED, INTERRUPTED, UsageError
-from dcem.overrides import Settings, launch
+from dcem.commands.exits import DONE, FAILED, INTERRUPTED, UsageError
+from dcem.commands.overrides import Settings, launch
 from dcem.runs import RunError, read_record
 from dcem.runs.config import to_json
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from dcem.train import Job
+    from dcem.commands.train import Job
 
 # Hydra's launchers, and the package that has each; its own runs one job after the other.
 LAUNCHERS = {

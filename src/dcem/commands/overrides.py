@@ -26,7 +26,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dcem.cli import UsageError
+from dcem.commands.exits import UsageError
 from dcem.runs.config import require
 from dcem.runs.seeds import MAX_SEED
 

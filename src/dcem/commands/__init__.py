@@ -1,0 +1,1 @@
+"""The sub-commands of `dcem`, one file each, and what they share."""

@@ -1,0 +1,226 @@
+"""The paper's phase 1: a world model learned online while the cross-entropy method controls the robot."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dcem.agents import Controller, Planet, PlanetConfig, PlannerConfig
+from dcem.agents.controller import flat_size
+from dcem.envs.dmc import ControlEnv, make_env
+from dcem.envs.vector import ParallelEnv
+from dcem.models import RSSM, RSSMConfig
+from dcem.runs import Run, require
+
+ANGLES = {"cheetah-run": (1,)}
+"""Observations that are angles which turn around and around: cheetah's pitch."""
+
+EVALUATION_SEED = 1_000_000
+"""Seeds of evaluation episodes count from here, apart from those of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PlanetConfig):
+    """A task, an agent to learn it, and how often to look at it.
+
+    Attributes, beside those of the agent (`dcem.agents.PlanetConfig`):
+        seed: of everything.
+        task: a task of the control suite or a Gymnasium id.
+        action_repeat: environment steps an action is held for; null for the task's own.
+        env_steps: environment steps of training, over all environments and with the repeated ones.
+        n_envs: environments stepped and planned for at once.
+        n_workers: processes they run in; 0 for this one.
+        wrap_angles: give the model sine and cosine of the observations that are angles.
+        evaluation: the planner that is evaluated.
+        eval_every: environment steps between evaluations; the last one is at the end.
+        eval_episodes: episodes of an evaluation, all at once.
+        log_every: agent steps between log entries.
+        save_every: seconds between checkpoints.
+        device: cpu, cuda, or auto for cuda where there is one.
+    """
+
+    seed: int = 0
+    task: str = "cheetah-run"
+    action_repeat: int | None = None
+    env_steps: int = 2_000_000
+    n_envs: int = 16
+    n_workers: int = 16
+    wrap_angles: bool = False
+    evaluation: PlannerConfig = field(default_factory=PlannerConfig)
+    eval_every: int = 200_000
+    eval_episodes: int = 16
+    log_every: int = 100
+    save_every: float = 300.0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("env_steps", "n_envs", "eval_every", "eval_episodes", "log_every"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
+        require(self.save_every > 0, "save_every", self.save_every, "positive")
+        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
+
+    @property
+    def agent(self) -> PlanetConfig:
+        """The agent, with what it should know about the task."""
+        angles = ANGLES.get(self.task, ()) if self.wrap_angles else self.model.angles
+        return replace(self, model=replace(self.model, angles=angles))
+
+
+_TINY_PLANNER = PlannerConfig(samples=20, elites=4, iterations=2, horizon=4)
+
+PRESETS: dict[str, dict[str, object]] = {
+    "tiny": {
+        "model": RSSMConfig(hidden=16, width=16, distance=4),
+        "planner": _TINY_PLANNER,
+        "evaluation": _TINY_PLANNER,
+        "seed_episodes": 2,
+        "batch": 8,
+        "length": 10,
+        "replay_steps": 2_000,
+        "env_steps": 2_400,
+        "n_envs": 2,
+        "n_workers": 0,
+        "eval_every": 2_400,
+        "eval_episodes": 2,
+        "log_every": 25,
+        "device": "cpu",
+    },
+    # The paper's setting, with PlaNet's 100 updates an episode of 250 actions, 16 environments at once.
+    "paper": {"updates_per_step": 6.4},
+    # A small ensemble, planned with pessimistically: a planner finds the holes of a single model.
+    "best": {
+        "model": RSSMConfig(
+            activation="gelu",
+            residual=True,
+            normalize=True,
+            predict_std=False,
+            sample=False,
+            loss="rmse",
+            reward_weight=2.0,
+            members=3,
+            pessimism=0.5,
+        ),
+        "planner": PlannerConfig(samples=400, elites=40, iterations=8, dtype="float16"),
+        "evaluation": PlannerConfig(dtype="float16"),
+        "wrap_angles": True,
+        "noise_from_zero": True,
+        "updates_per_step": 2.0,
+        "clip": 20.0,
+        "average": 0.995,
+    },
+}
+
+
+def run(config: Config, run: Run) -> None:
+    """Train, evaluate at intervals, and leave the agent in the run's checkpoint."""
+    device = choose_device(config.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    make = environment(config)
+    with closing(make()) as probe:
+        at_once = config.n_envs * probe.action_repeat
+    n_steps = math.ceil(config.env_steps / at_once)
+    evaluations = _every(config.eval_every / at_once, n_steps)
+    with (
+        closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs,
+        closing(
+            ParallelEnv(make, config.eval_episodes, min(config.n_workers, config.eval_episodes))
+        ) as tests,
+    ):
+        agent = Planet(envs, config.agent, config.seed, device)
+        controller = Controller(agent.model, config.evaluation)
+        clock = _Clock(run.step)
+        for step in run.steps(n_steps, {"agent": agent}, save_every=config.save_every):
+            agent.step()
+            done = step + 1
+            if done % config.log_every == 0 or done in evaluations:
+                figures = {"env_steps": done * at_once, **_summary(agent, clock.lap(done) * at_once)}
+                if done in evaluations:
+                    figures |= _evaluate(controller, tests)
+                run.log(step, **figures)
+                clock.lap(done)
+
+
+def environment(config: Config) -> Callable[..., ControlEnv]:
+    """What makes one environment of the task; it takes a `render_mode`."""
+    return partial(make_env, config.task, config.action_repeat)
+
+
+def weights(checkpoint: Any) -> dict[str, Tensor]:
+    """The weights to evaluate or to ship, out of the tree that a checkpoint of this experiment holds."""
+    return checkpoint["objects"]["agent"]["learner"]["average"]
+
+
+def controller(config: Config, weights: dict[str, Tensor], device: torch.device) -> Controller:
+    """The controller that a run with this config evaluates."""
+    with closing(environment(config)()) as env:
+        sizes = flat_size(env.observation_space), flat_size(env.action_space)
+    model = RSSM(*sizes, config.agent.model)
+    model.load_state_dict(weights)
+    return Controller(model.requires_grad_(False).to(device), config.evaluation)
+
+
+def choose_device(name: str) -> torch.device:
+    """What `cpu`, `cuda` or `auto` stands for here."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _every(interval: float, n: int) -> set[int]:
+    """The multiples of an interval, rounded up, below n, and n.
+
+    >>> sorted(_every(2.5, 9))
+    [3, 5, 8, 9]
+    """
+    return {math.ceil(k * interval) for k in range(1, math.ceil(n / interval))} | {n}
+
+
+class _Clock:
+    """How fast a count goes up."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._time = count, time.monotonic()
+
+    def lap(self, count: int) -> float:
+        """Counts a second since the last lap."""
+        now = time.monotonic()
+        rate = (count - self._count) / max(now - self._time, 1e-9)
+        self._count, self._time = count, now
+        return rate
+
+
+def _summary(agent: Planet, rate: float) -> dict[str, float]:
+    """What people watch first, then what explains it. Waits for the device."""
+    losses, times = agent.learner.read(), agent.stopwatch.read()
+    returns = agent.collector.returns
+    return {
+        **({"return": float(np.mean(returns))} if returns else {}),
+        "env_steps_per_s": rate,
+        **losses,
+        **{f"ms/{part}": value for part, value in times.items()},
+        "episodes": agent.collector.episodes,
+        "updates": agent.learner.updates,
+    }
+
+
+def _evaluate(controller: Controller, envs: ParallelEnv) -> dict[str, float]:
+    """The same episodes every time, all at once."""
+    start = time.monotonic()
+    seeds = range(EVALUATION_SEED, EVALUATION_SEED + envs.num_envs)
+    returns = [episode.total for episode in controller.play(envs, seeds)]
+    q1, median, q3 = np.percentile(returns, [25, 50, 75]).tolist()
+    seconds = time.monotonic() - start
+    figures = {"mean": float(np.mean(returns)), "median": median, "q1": q1, "q3": q3, "seconds": seconds}
+    return {f"eval/{name}": value for name, value in figures.items()}

@@ -1,0 +1,184 @@
+"""The paper's phase 1 on a tiny budget: trains, is killed, resumes, is evaluated, ships and is filmed."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import imageio
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from dcem import cli
+from dcem.agents import Controller, PlannerConfig
+from dcem.commands import exits
+from dcem.experiments import evaluate, planet
+from dcem.experiments.film import CannotDrawError, film
+from dcem.models import RSSM, RSSMConfig
+from dcem.runs import load_checkpoint, read_records
+from toy.environment import Plane
+
+CPU = torch.device("cpu")
+WORDS = ["planet", "preset=tiny", "task=Pendulum-v1", "env_steps=600", "eval_every=500", "tensorboard=false"]
+
+
+def train(folder: Path, *words: str) -> int:
+    return cli.main(["train", *WORDS, f"run_dir={folder}", *words])
+
+
+def figures(folder: Path) -> list[dict[str, float]]:
+    """The log without what depends on the clock."""
+    timed = re.compile(r"seconds|env_steps_per_s|ms/.*|eval/seconds")
+    records = read_records(folder / "log.jsonl")
+    return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("planet") / "run"
+    assert train(folder) == exits.DONE
+    return folder
+
+
+def test_the_log_tells_how_it_went(trained: Path) -> None:
+    records = read_records(trained / "log.jsonl")
+    assert [r["env_steps"] for r in records if "eval/mean" in r] == [500, 600]
+    last = records[-1]
+    assert last["updates"] == 100  # 300 steps of two environments, 200 of them in seed episodes
+    for name in ("return", "loss", "gradient_norm", "env_steps_per_s", "ms/plan", "ms/update", "ms/env"):
+        assert np.isfinite(last[name])
+
+
+def test_the_same_seed_gives_the_same_numbers(trained: Path, tmp_path: Path) -> None:
+    assert train(tmp_path) == exits.DONE
+    assert figures(tmp_path) == figures(trained)
+
+
+def test_a_killed_run_ends_as_if_nothing_had_happened(trained: Path, tmp_path: Path) -> None:
+    words = [*WORDS, f"run_dir={tmp_path}"]
+    # Killed by itself, somewhere behind a checkpoint.
+    program = f"""
+import os, signal, sys
+from dcem import cli
+from dcem.agents import Planet
+from dcem.runs.folder import Run
+act, count = Planet.step, []
+steps = Run.steps
+Run.steps = lambda self, n, state, save_every: steps(self, n, state, save_every=0.2)
+def step(self):
+    count.append(None)
+    if len(count) == 237:
+        os.kill(os.getpid(), signal.SIGKILL)
+    act(self)
+Planet.step = step
+cli.main(["train", *{words!r}])
+"""
+    killed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == -9, killed.stderr
+    assert 0 < load_checkpoint(tmp_path).step < 237
+    assert train(tmp_path) == exits.DONE
+    assert figures(tmp_path) == figures(trained)
+    for ours, theirs in zip(*(_weights(folder) for folder in (tmp_path, trained)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def _weights(folder: Path) -> list[torch.Tensor]:
+    return list(planet.weights(load_checkpoint(folder).tree).values())
+
+
+def test_a_time_limit_stops_in_good_order(tmp_path: Path) -> None:
+    assert train(tmp_path, "time_limit=0.01") == exits.INTERRUPTED
+    assert load_checkpoint(tmp_path).step >= 1
+
+
+def test_presets_are_what_they_say() -> None:
+    paper, best = (planet.Config(**planet.PRESETS[name]) for name in ("paper", "best"))
+    assert (paper.planner.samples, paper.planner.elites, paper.planner.iterations) == (1000, 100, 10)
+    assert paper.planner == paper.evaluation
+    assert (paper.planner.horizon, paper.seed_episodes, paper.noise) == (12, 5, 0.3)
+    assert paper.agent.model == RSSMConfig()
+    assert best.agent.model.angles == (1,)  # cheetah's pitch
+    assert replace(best, task="walker-walk").agent.model.angles == ()
+
+
+def test_eval_plays_every_episode_and_writes_them(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["eval", str(trained), "--episodes", "3", "--at-once", "1", "--seed", "5"]) == exits.DONE
+    with (trained / "evaluation.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["seed"] for row in rows] == ["5", "6", "7"]
+    assert {row["length"] for row in rows} == {"200"}
+    shown = capsys.readouterr().out
+    mean = np.mean([float(row["return"]) for row in rows])
+    assert f"mean      {mean:.2f}" in shown
+
+
+def test_shipped_weights_play_like_the_run_they_came_from(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate.ship(trained, "pendulum", tmp_path)
+    load = evaluate.pretrained.load
+    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    both = [evaluate.load(what, CPU, samples=10) for what in (trained, "pendulum")]
+    assert both[0].config == both[1].config
+    assert both[0].config.evaluation.samples == 10
+    ours, theirs = (list(evaluate.play(what, episodes=2, seed=0, n_envs=2)) for what in both)
+    assert ours == theirs
+
+
+def test_eval_says_what_it_cannot_find(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["eval", "no-such-thing"]) == exits.USAGE
+    assert "there are no weights 'no-such-thing'" in capsys.readouterr().err
+    assert cli.main(["eval", str(tmp_path)]) == exits.USAGE
+    assert "must be a run folder or a shipped model" in capsys.readouterr().err
+
+
+def test_statistics_against_scipy() -> None:
+    returns = np.random.default_rng(0).normal(700, 50, 101)
+    found = evaluate.statistics(returns)
+    assert found["iqm"] == pytest.approx(scipy.stats.trim_mean(returns, 0.25))
+    assert (found["q1"], found["median"], found["q3"]) == tuple(np.percentile(returns, [25, 50, 75]))
+    interval = scipy.stats.bootstrap(
+        (returns,), lambda x, axis: scipy.stats.trim_mean(x, 0.25, axis), method="percentile", rng=1
+    ).confidence_interval
+    assert found["iqm_low"] == pytest.approx(interval.low, abs=2)
+    assert found["iqm_high"] == pytest.approx(interval.high, abs=2)
+
+
+def test_one_episode_has_statistics_too() -> None:
+    found = evaluate.statistics([3.0])
+    assert {found[name] for name in ("mean", "median", "q1", "q3", "iqm", "iqm_low", "iqm_high")} == {3.0}
+
+
+def test_a_film_has_a_frame_an_action(tmp_path: Path) -> None:
+    controller = Controller(
+        RSSM(2, 2, RSSMConfig(hidden=8, width=8)), PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
+    )
+    path = tmp_path / "films" / "plane.mp4"
+    episode = film(evaluate.Trained(None, controller, Plane), path, seed=0, fps=10)
+    assert episode.length == 20
+    with imageio.get_reader(path) as film_reader:
+        assert film_reader.count_frames() == 20
+        assert film_reader.get_meta_data()["size"] == (48, 32)
+
+
+def test_what_cannot_be_drawn_is_not_filmed(tmp_path: Path) -> None:
+    class Broken(Plane):
+        def render(self) -> np.ndarray:
+            raise OSError("no GL here")
+
+    controller = Controller(RSSM(2, 2, RSSMConfig(hidden=8, width=8)), PlannerConfig(4, 2, 1, 1))
+    with pytest.raises(CannotDrawError, match=r"no GL here.*MUJOCO_GL=egl draws without a screen"):
+        film(evaluate.Trained(None, controller, Broken), tmp_path / "film.mp4", seed=0, fps=10)
+    assert not (tmp_path / "film.mp4").exists()
