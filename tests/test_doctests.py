@@ -13,7 +13,18 @@ import torch
 import dcem
 
 ROOT = Path(__file__).parents[1]
-CORE = ["minimize", "backward", "noise", "topk", "distributions", "solvers"]
+CORE = [
+    "minimize",
+    "backward",
+    "noise",
+    "topk",
+    "distributions",
+    "solvers",
+    "argmin",
+    "capture",
+    "control",
+    "models",
+]
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))] if page.exists()]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

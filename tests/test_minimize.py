@@ -434,3 +434,35 @@ def test_a_generator_on_another_device_says_so():
         ValueError, match=r"^minimize: generator must be on cpu, where x0 is, got one on meta"
     ):
         minimize(f, DCEM(), X0, generator=Elsewhere())
+
+
+@pytest.mark.parametrize(
+    "distribution", [Gaussian(), FullGaussian(), Gaussian(bounds=(-9.0, 9.0), boundary="truncate")]
+)
+def test_autocast_reaches_the_objective_and_nothing_else(distribution):
+    seen = []
+
+    def objective(x):
+        seen.append((x @ torch.eye(2, dtype=x.dtype)).dtype)
+        return x.square().sum(-1)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        sol = minimize(objective, DCEM(n_iters=2, distribution=distribution), torch.zeros(3, 2).float())
+    assert set(seen) == {torch.bfloat16}
+    assert sol.x.dtype == sol.cost.dtype == torch.float32
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.1, 1.0])
+def test_a_whole_solve_under_vmap(tau, double):
+    noise = torch.randn(3, 20, 2)
+
+    def solve(centre):
+        solver = DCEM(n_samples=20, n_elite=5, n_iters=3, tau=tau)
+        return minimize(lambda x: (x - centre).square().sum(-1), solver, torch.zeros(2), noise=noise).x
+
+    centres = torch.randn(4, 2)
+    looped = torch.stack([solve(centre) for centre in centres])
+    torch.testing.assert_close(torch.func.vmap(solve)(centres), looped, rtol=0, atol=1e-9)
+    if tau > 0:
+        jacobians = torch.stack([torch.func.jacrev(solve)(centre) for centre in centres])
+        torch.testing.assert_close(torch.func.vmap(torch.func.jacrev(solve))(centres), jacobians)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Generator, Tensor
 
 from dcem.backward import Detach, Truncate, Unroll
@@ -59,6 +60,15 @@ def minimize(
     True
     >>> gradient = torch.autograd.grad(sol.x.sum(), target)
     """
+    if isinstance(x0, Tensor) and torch.is_autocast_enabled(x0.device.type):
+        # The objective keeps the precision asked for; what the solver makes of its values stays in x0's.
+        device = x0.device.type
+        f = torch.autocast(device, torch.get_autocast_dtype(device))(f)
+        with torch.autocast(device, enabled=False):
+            return minimize(
+                f, solver, x0, backward=backward, generator=generator, noise=noise, trace=trace,
+                callback=callback, cost=cost, check=check,
+            )  # fmt: skip
     objective = _Objective(f)
     if isinstance(solver, type) or not hasattr(solver, "step"):
         raise TypeError(f"minimize: solver must be a solver such as DCEM(), got {solver!r}")

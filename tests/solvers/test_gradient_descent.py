@@ -146,3 +146,10 @@ def test_an_objective_that_cannot_be_differentiated_says_so():
 def test_bad_settings_say_what_is_wrong(settings, words):
     with pytest.raises(ValueError, match=f"^GradientDescent: {words}"):
         GradientDescent(**settings)
+
+
+def test_no_graph_is_kept_that_nobody_can_use():
+    x0 = torch.zeros(2)
+    assert not minimize(lambda x: x.square().sum(-1), GradientDescent(n_iters=3), x0).x.requires_grad
+    centre = torch.ones(2, requires_grad=True)
+    assert minimize(lambda x: (x - centre).square().sum(-1), GradientDescent(n_iters=3), x0).x.requires_grad

@@ -68,6 +68,7 @@ class GradientDescent:
         with torch.enable_grad():
             at = x if unroll and x.requires_grad else x.detach().requires_grad_()
             values = evaluate(at, None)
+            unroll = unroll and (x.requires_grad or _depends_on_more(values, at))
             if not values.requires_grad:
                 raise ValueError(
                     "GradientDescent: f must be differentiable in x, but its values carry no graph"
@@ -88,3 +89,17 @@ class GradientDescent:
 
     def moving(self, state: DescentState) -> Tensor | None:
         return None
+
+
+def _depends_on_more(values: Tensor, x: Tensor) -> bool:
+    """Does the graph of values hold a leaf other than x? If not, nobody will ask for the unrolled graph."""
+    nodes, seen = [values.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if getattr(node, "variable", x) is not x:
+            return True
+        nodes += [parent for parent, _ in node.next_functions]
+    return False

@@ -10,8 +10,10 @@ from dcem.topk.lml import soft_topk, take, use_fused
 
 
 def can_look(x: Tensor) -> bool:
-    """Is reading a value free here? Not on an accelerator, which would stall, nor inside torch.compile."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Is reading a value free here? Not on an accelerator, which would stall, nor inside a transform."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return False
+    return x.device.type == "cpu"
 
 
 def all_finite(x: Tensor) -> bool:

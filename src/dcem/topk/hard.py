@@ -21,7 +21,7 @@ def hard_topk(x: Tensor, k: float | Tensor) -> Tensor:
         return (k.detach() - rank).clamp(0, 1).to(x.dtype)
     index = x.topk(math.ceil(k), dim=-1).indices
     if k == index.shape[-1]:
-        return torch.zeros_like(x).scatter_(-1, index, 1.0)
+        return torch.zeros_like(x).scatter(-1, index, torch.ones_like(index, dtype=x.dtype))
     share = torch.ones(index.shape[-1], dtype=x.dtype, device=x.device)
     share[-1] = k % 1
     return torch.zeros_like(x).scatter_(-1, index, share.expand_as(index))
