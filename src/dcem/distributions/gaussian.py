@@ -51,10 +51,7 @@ class Gaussian:
         return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
 
     def fit(self, u: Tensor, w: Tensor, sigma_min: float) -> GaussianState:
-        mean, variance = weighted_moments(u, w)
-        # The root's slope is infinite at 0, where all samples sit on one face: stop it just above.
-        floor = max(sigma_min**2, torch.finfo(u.dtype).tiny)
-        return GaussianState(mean, variance.clamp_min(floor).sqrt())
+        return GaussianState(*weighted_moments(u, w, sigma_min))
 
 
 def check_sigma(sigma: float | Tensor, name: str) -> None:

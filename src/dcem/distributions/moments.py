@@ -1,4 +1,4 @@
-"""Weighted mean and variance, with a backward that makes few passes over the samples."""
+"""Weighted mean and standard deviation, with a backward that makes few passes over the samples."""
 
 from typing import Any
 
@@ -6,22 +6,26 @@ import torch
 from torch import Tensor
 
 
-def weighted_moments(u: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance, each (*B, n), of samples u (*B, N, n) with weights w (*B, N) of any positive sum.
+def weighted_moments(u: Tensor, w: Tensor, sigma_min: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, each (*B, n), of samples u (*B, N, n) with weights w (*B, N) of any sum.
+
+    The deviation is at least sigma_min, and passes no gradient where it would be less.
 
     >>> weighted_moments(torch.tensor([[0.0], [1.0], [7.0]]), torch.tensor([2.0, 2.0, 0.0]))
-    (tensor([0.5000]), tensor([0.2500]))
+    (tensor([0.5000]), tensor([0.5000]))
     """
+    # The root's slope is infinite at 0, where all samples are one point: stop just above.
+    floor = max(sigma_min**2, torch.finfo(u.dtype).tiny)
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        p, mean, d = _centre(u, w)
-        return mean.squeeze(-2), (p @ d.square()).squeeze(-2)
-    return _WeightedMoments.apply(u, w)
+        return _plain(u, w, floor)
+    return _WeightedMoments.apply(u, w, floor)
 
 
-def _centre(u: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    p = (w / w.sum(-1, keepdim=True)).unsqueeze(-2)  # (*B, 1, N)
-    mean = p @ u
-    return p, mean, u - mean
+def _plain(u: Tensor, w: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    p = (w / w.sum(-1, keepdim=True)).unsqueeze(-1)
+    mean = (p * u).sum(-2, keepdim=True)
+    variance = (p * (u - mean).square()).sum(-2)
+    return mean.squeeze(-2), variance.clamp_min(floor).sqrt()
 
 
 class _WeightedMoments(torch.autograd.Function):
@@ -29,23 +33,32 @@ class _WeightedMoments(torch.autograd.Function):
     ∂var/∂w_i = (d_i² - var) / Σw."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        p, mean, d = _centre(u, w)
-        variance = p @ d.square()
-        ctx.save_for_backward(u, w, p, d)
-        return mean.squeeze(-2), variance.squeeze(-2)
+    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+        total = w.sum(-1, keepdim=True)
+        p = (w / total).unsqueeze(-1)
+        mean = (p * u).sum(-2, keepdim=True)
+        d = u - mean
+        variance = (p * d).mul_(d).sum(-2)
+        sigma = variance.clamp_min(floor).sqrt_()
+        ctx.save_for_backward(u, w, total, p, d, variance, sigma)
+        ctx.floor = floor
+        return mean.squeeze(-2), sigma
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        u, w, p, d = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative is wanted: p and d must depend on u and w
-            p, _, d = _centre(u, w)
-        gmean, gvar = (g.unsqueeze(-2) for g in grads)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        u, w, total, p, d, variance, sigma = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
+            wanted = [x for x, need in zip((u, w), ctx.needs_input_grad, strict=False) if need]
+            found = iter(torch.autograd.grad(_plain(u, w, ctx.floor), wanted, grads, create_graph=True))
+            return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None
+        gmean, gsigma = grads
+        gmean = gmean.unsqueeze(-2)
+        gvar = torch.where(variance > ctx.floor, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
         slope = torch.addcmul(gmean, d, gvar)
         gu = gw = None
         if ctx.needs_input_grad[0]:
-            gu = p.mT * torch.addcmul(slope, d, gvar)
+            gu = torch.addcmul(slope, d, gvar).mul_(p)
         if ctx.needs_input_grad[1]:
-            gw = (d * slope).sum(-1)
-            gw = (gw - (p.squeeze(-2) * gw).sum(-1, keepdim=True)) / w.sum(-1, keepdim=True)
-        return gu, gw
+            gp = slope.mul_(d).sum(-1)
+            gw = (gp - (p.squeeze(-1) * gp).sum(-1, keepdim=True)).div_(total)
+        return gu, gw, None

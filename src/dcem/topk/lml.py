@@ -70,10 +70,9 @@ def soft_topk(
         return torch.ones_like(x)
     if x.dtype in (torch.float16, torch.bfloat16):
         return soft_topk(x.float(), _float(k), _float(tau), standardize, finite_only).to(x.dtype)
-    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    function = _SoftTopK if transformed else _EagerSoftTopK
-    y: Tensor = function.apply(x, k, tau, standardize, finite_only)[0]
-    return y
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return _SoftTopK.apply(x, k, tau, standardize, finite_only)[0]
+    return _EagerSoftTopK.apply(x, k, tau, standardize, finite_only)
 
 
 def use_fused(x: Tensor) -> bool:
@@ -94,13 +93,9 @@ class _SoftTopK(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, k, tau, ctx.standardize, ctx.finite_only = inputs
-        y, mean, inv = output
-        ctx.mark_non_differentiable(mean, inv)
+        ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.tau = None if isinstance(tau, Tensor) else tau
-        ctx.k_shape = k.shape if isinstance(k, Tensor) else None
-        ctx.save_for_backward(x, y, mean, inv, tau if isinstance(tau, Tensor) else None)
+        _remember(ctx, inputs, output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -115,7 +110,7 @@ class _SoftTopK(torch.autograd.Function):
             gx, gk, gaa = fused.backward(g, x, y, mean, inv, ctx.standardize, ctx.finite_only, need_tau)
         else:
             d, inv = _centre_and_scale(x, tau, ctx.standardize)[1:] if again else (x - mean, inv)
-            s = y * (1 - y)
+            s = torch.addcmul(y, y, y, value=-1)
             sg = s * g
             # A row without slope (every weight 0 or 1) passes no gradient instead of 0 / 0.
             gk = sg.sum(-1, keepdim=True) / s.sum(-1, keepdim=True).clamp_min(1e-30)
@@ -124,7 +119,7 @@ class _SoftTopK(torch.autograd.Function):
                 a = d * inv
                 gaa = (ga * a).sum(-1, keepdim=True)
             if ctx.standardize:
-                ga = ga - a * (gaa * tau**2 / x.shape[-1])
+                ga = torch.addcmul(ga, a, gaa * (tau**2 / x.shape[-1]), value=-1)
             gx = ga * inv
         gtau = (-gaa / tau).sum_to_size(tau.shape) if need_tau else None
         return gx if need_x else None, gk.sum_to_size(ctx.k_shape) if need_k else None, gtau, None, None
@@ -149,12 +144,20 @@ class _EagerSoftTopK(torch.autograd.Function):
     """The same without the hooks for torch.func, whose bookkeeping costs more than a small solve."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
         output = _solve(*inputs)
-        _SoftTopK.setup_context(ctx, inputs, output)
-        return output
+        _remember(ctx, inputs, output)
+        return output[0]
 
     backward = _SoftTopK.backward
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """What the backward needs."""
+    x, k, tau, ctx.standardize, ctx.finite_only = inputs
+    ctx.tau = None if isinstance(tau, Tensor) else tau
+    ctx.k_shape = k.shape if isinstance(k, Tensor) else None
+    ctx.save_for_backward(x, *output, tau if isinstance(tau, Tensor) else None)
 
 
 def _centre_and_scale(x: Tensor, tau: float | Tensor, standardize: bool) -> tuple[Tensor, Tensor, Tensor]:
