@@ -14,6 +14,7 @@ from dcem.commands.exits import EXIT_CODES, INTERRUPTED, USAGE, UsageError
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("dcem.commands.train:main", "train an experiment, go on with one, or sweep over settings"),
     "eval": ("dcem.commands.evaluate:main", "play episodes with a trained controller: statistics and a CSV"),
+    "reproduce": ("dcem.commands.reproduce:main", "train what the machine can, and draw the figures"),
     "play": ("dcem.commands.play:main", "film a trained controller"),
 }
 
