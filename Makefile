@@ -7,8 +7,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: run test test-slow check docs bench clean
 
-run: $(STAMP)  ## the examples; prints where their pictures are
+run: $(STAMP)  ## an example and small versions of the experiments; prints where the pictures are
 	$(BIN)/python examples/minimize_2d.py
+	$(BIN)/dcem reproduce --quick
 
 test: $(STAMP) check  ## lint, types, layering, tests
 	$(BIN)/python -m pytest -q -n 2 -m "not gpu and not slow" --cov --cov-report=term:skip-covered

@@ -36,7 +36,7 @@ def core_modules() -> list[str]:
         names.append(module.__name__)
         if hasattr(module, "__path__"):
             names += [info.name for info in pkgutil.iter_modules(module.__path__, f"{module.__name__}.")]
-    return [name for name in names if not name.endswith("_triton")]
+    return [name for name in names if not name.endswith(("_triton", "_kernels"))]  # these need a GPU
 
 
 def examples(module: ModuleType) -> list[doctest.DocTest]:

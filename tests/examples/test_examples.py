@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ["minimize_2d", "learn_the_objective", "layer"]
+NAMES = ["minimize_2d", "learn_the_objective", "layer", "imitation"]
 
 
 def load(name: str) -> ModuleType:
@@ -55,3 +55,8 @@ def test_the_search_is_needed():
     example = load("minimize_2d")
     descent = dcem.GradientDescent(n_iters=200, learning_rate=0.02)
     assert dcem.minimize(example.f, descent, example.START).cost > 1
+
+
+def test_imitation_comes_near_the_truth():
+    example = load("imitation")
+    assert ((example.recover(steps=40)[-1] / example.TRUTH).log().abs() < 0.12).all()

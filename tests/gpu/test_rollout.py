@@ -71,6 +71,32 @@ def test_any_size(batch, n, horizon, hidden, width, obs_dim, action_dim) -> None
     assert error(fused.sequence_cost(state, actions), oracle(model, state, actions)) < 1e-3
 
 
+@pytest.mark.parametrize("tagged", [False, True])
+@pytest.mark.parametrize(
+    ("tile", "block", "warps", "batch", "n", "hidden", "width", "members"),
+    [
+        (16, 64, 8, (), 100, 200, 200, 1),
+        (32, 64, 8, (), 1000, 200, 200, 1),
+        (16, 32, 4, (3,), 37, 200, 200, 2),
+        (16, 64, 8, (5,), 33, 256, 256, 1),
+        (16, 64, 8, (2,), 41, 37, 123, 3),
+        (32, 64, 8, (7,), 500, 200, 200, 1),
+    ],
+)
+def test_teams(monkeypatch, tile, block, warps, batch, n, hidden, width, members, tagged) -> None:
+    from dcem.models import rssm_triton
+
+    shape = rssm_triton.Shape(tile, block, 0, warps, 2, team=True, tagged=tagged)
+    monkeypatch.setattr(rssm_triton, "_shape", lambda rows, pad: shape)
+    model, fused = make(activation="gelu", residual=True, hidden=hidden, width=width, members=members)
+    for horizon in (1, 2, 12):
+        state, actions = problem(model, batch, n, horizon)
+        expected = oracle(model, state, actions)
+        got = [fused.sequence_cost(state, actions) for _ in range(20)]
+        assert error(got[0], expected) < 1e-3
+        assert all(torch.equal(other, got[0]) for other in got[1:])
+
+
 @pytest.mark.parametrize("activation", ["relu", "elu", "gelu"])
 def test_a_row_does_not_depend_on_its_neighbours(activation: str) -> None:
     model, fused = make(activation=activation)

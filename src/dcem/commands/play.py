@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcem.commands.evaluate import add_common_options, default_path, load_trained
-from dcem.commands.exits import DONE, EXIT_CODES, FAILED
+from dcem.commands.exits import DONE, EXIT_CODES, FAILED, UsageError
 
 _EXAMPLES = """\
 examples:
   dcem play runs/planet/best/seed0                     an episode of the newest checkpoint
   dcem play cheetah-run --samples 100 --elites 10      plan less, to see it sooner
+  dcem play cartpole                                   embedded DCEM beside CEM (also: cartpole-2, -8, -16)
 
 """
 
@@ -22,6 +23,8 @@ examples:
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem play` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
+    if _is_cartpole(given.what):
+        return _play_cartpole(given)
     # MuJoCo chooses how to draw when it is first imported; without a screen only EGL works.
     os.environ.setdefault("MUJOCO_GL", "egl")
     trained = load_trained(given)
@@ -29,11 +32,36 @@ def main(arguments: Sequence[str]) -> int:
 
     path = given.output or default_path(given.what, "play.mp4")
     try:
-        episode = film(trained, path, given.seed, given.fps)
+        episode = film(trained, path, given.seed, given.fps or 25)
     except CannotDrawError as error:
         print(f"dcem play: {error}", file=sys.stderr)
         return FAILED
     print(f"return {episode.total:.1f} in {episode.length} actions: {path}")
+    return DONE
+
+
+def _is_cartpole(what: str) -> bool:
+    try:
+        from dcem.experiments.cartpole_shipped import is_one
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the module {error.name!r} is not installed; pip install 'dcem[dmc]' has all that is needed"
+        ) from error
+    return is_one(what)
+
+
+def _play_cartpole(given: argparse.Namespace) -> int:
+    from dcem.experiments.cartpole_film import film
+    from dcem.pretrained import PretrainedError
+
+    path = given.output or default_path(given.what, "play.mp4")
+    try:
+        path, sides = film(given.what, path, given.seed, fps=given.fps or 10)
+    except PretrainedError as error:
+        raise UsageError(str(error)) from error
+    for side in sides:
+        print(f"{side.title.replace(chr(10), ', ')}: cost {side.costs[-1].mean():.2f} on average")
+    print(path)
     return DONE
 
 
@@ -47,5 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_common_options(parser)
     parser.add_argument("--output", type=Path, help="the film (play.mp4 of the run)")
-    parser.add_argument("--fps", type=float, default=25, help="frames a second, one an action (%(default)s)")
+    parser.add_argument(
+        "--fps", type=float, help="frames a second, one an action (25; cartpole: 10, half speed)"
+    )
     return parser

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dcem.commands import train
+from dcem.commands import play, train
 from dcem.commands.exits import DONE, EXIT_CODES
 
 _EXAMPLES = """\
@@ -53,14 +53,22 @@ def main(arguments: Sequence[str]) -> int:
         if code != DONE:
             return code
         _export(training.experiment)(folder, out / "results")
-    from dcem.report.regression import report
-
-    paths = report(out / "results", out / "figures")
+    film = out / "cartpole.mp4"
+    code = play.main(["cartpole", "--output", str(film)])
+    if code != DONE:
+        return code
     print("figures and tables:")
-    for path in paths:
+    for path in _figures(out / "results", out / "figures"):
         if path.suffix in (".png", ".md"):
             print(f"  {path}")
+    print(f"the shipped controller swings the cartpole up:\n  {film}")
     return DONE
+
+
+def _figures(results: Path, out: Path) -> list[Path]:
+    from dcem.report import regression
+
+    return regression.report(results, out)
 
 
 def _export(experiment: str) -> Callable[[Path, Path], object]:

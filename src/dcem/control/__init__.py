@@ -1,9 +1,21 @@
 """Differentiable model-predictive control."""
 
+from dcem.control.closed_loop import Trajectory, closed_loop
 from dcem.control.decoder import Decoder
 from dcem.control.embed import embedding_loss
 from dcem.control.mpc import MPC, Plan
 from dcem.control.rollout import Model, rollout, sequence_cost
 from dcem.control.stack import DecoderStack
 
-__all__ = ["MPC", "Decoder", "DecoderStack", "Model", "Plan", "embedding_loss", "rollout", "sequence_cost"]
+__all__ = [
+    "MPC",
+    "Decoder",
+    "DecoderStack",
+    "Model",
+    "Plan",
+    "Trajectory",
+    "closed_loop",
+    "embedding_loss",
+    "rollout",
+    "sequence_cost",
+]

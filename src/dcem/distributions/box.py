@@ -51,7 +51,7 @@ class Box:
     def clamp(self, x: Tensor) -> Tensor:
         low, high = self.low, self.high
         if isinstance(low, Tensor) or isinstance(high, Tensor):
-            return torch.maximum(torch.minimum(x, _like(high, x)), _like(low, x))
+            return x.clamp(_like(low, x), _like(high, x))
         return x.clamp(low, high)
 
     def hold(self, x: Tensor) -> Tensor:

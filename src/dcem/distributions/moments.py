@@ -5,6 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+try:
+    from dcem.distributions import moments_triton as fused
+except ImportError:  # no Triton here
+    fused = None  # type: ignore[assignment]
+
 
 def weighted_moments(u: Tensor, w: Tensor, sigma_min: float = 0.0) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation, each (*B, n), of samples u (*B, N, n) with weights w (*B, N) of any sum.
@@ -18,6 +23,8 @@ def weighted_moments(u: Tensor, w: Tensor, sigma_min: float = 0.0) -> tuple[Tens
     floor = max(sigma_min**2, torch.finfo(u.dtype).tiny)
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return _plain(u, w, floor)
+    if _use_fused(u, w):
+        return fused.moments(u, w, floor)
     return _WeightedMoments.apply(u, w, floor)
 
 
@@ -26,6 +33,13 @@ def _plain(u: Tensor, w: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     mean = (p * u).sum(-2, keepdim=True)
     variance = (p * (u - mean).square()).sum(-2)
     return mean.squeeze(-2), variance.clamp_min(floor).sqrt()
+
+
+def _use_fused(u: Tensor, w: Tensor) -> bool:
+    """Does the Triton kernel do this one? It has no gradient."""
+    wants_grad = torch.is_grad_enabled() and (u.requires_grad or w.requires_grad)
+    full = u.dtype in (torch.float32, torch.float64)
+    return fused is not None and u.is_cuda and full and u.numel() > 0 and not wants_grad
 
 
 class _WeightedMoments(torch.autograd.Function):

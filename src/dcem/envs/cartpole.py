@@ -64,12 +64,13 @@ class Cartpole:
         """The last state (..., 5) and the total cost (...) of forces (..., H); states broadcast."""
         x, v, cos, sin, omega = state.unbind(-1)
         theta = torch.atan2(sin, cos)
-        force = forces.clamp(-self.max_force, self.max_force)
+        # Time first, so that constants broadcast against the leading dimensions.
+        force = forces.movedim(-1, 0).clamp(-self.max_force, self.max_force)
         mass = self.cart_mass + self.pole_mass
         moment = self.pole_mass * self.half_length / mass
         reach = 4 / 3 * self.half_length
-        pushes = (force / mass).unbind(-1)
-        efforts = (1e-5 * force * force).unbind(-1)
+        pushes = force / mass
+        efforts = 1e-5 * force * force
         total: Tensor | float = 0.0
         for t, (push, effort) in enumerate(zip(pushes, efforts, strict=True)):
             sin, cos = theta.sin(), theta.cos()

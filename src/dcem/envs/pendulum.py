@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 @dataclass(frozen=True)
 class Pendulum:
-    """A rod on a hinge, turned by a motor too weak to lift it at once; the goal is to swing it up and hold it.
+    """A rod on a hinge and a motor too weak to lift it at once; the goal is to swing it up and hold it.
 
     The state is (cos θ, sin θ, θ̇) with θ = 0 upright, the action one torque u, clamped to ±max_torque:
 

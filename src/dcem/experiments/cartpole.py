@@ -96,7 +96,7 @@ SMALL: dict[str, object] = {
 }
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": SMALL,
-    "quick": {"updates": 1000, "compile": False},
+    "quick": {"updates": 200, "validate_every": 50, "compile": False},
 }
 
 

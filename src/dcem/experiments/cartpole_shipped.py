@@ -13,6 +13,7 @@ from dcem.experiments.cartpole_scores import load_decoder
 from dcem.pretrained.hub import FOLDER
 from dcem.runs import read_record, read_records
 from dcem.runs.folder import LOG
+from dcem.runs.record import RECORD
 
 
 class Shipped(NamedTuple):
@@ -42,6 +43,23 @@ def load(name: str, folder: Path | str = FOLDER) -> Shipped:
     decoder = Decoder(**info["decoder"])
     decoder.load_state_dict(weights)
     return Shipped(decoder, info["member"]["tau"], info)
+
+
+def is_one(run_or_name: Path | str) -> bool:
+    """Does this name a cartpole controller that ships, or a run of `dcem train cartpole`?"""
+    if (Path(run_or_name) / RECORD).exists():
+        return bool(read_record(run_or_name)["experiment"] == "cartpole")
+    return str(run_or_name).split("-")[0] == "cartpole"
+
+
+def find(run_or_name: Path | str) -> Shipped:
+    """The best decoder of a run, or one that ships; 'cartpole' alone is 'cartpole-8'."""
+    folder = Path(run_or_name)
+    if not (folder / RECORD).exists():
+        return load("cartpole-8" if str(run_or_name) == "cartpole" else str(run_or_name))
+    config = read_record(folder)["config"]
+    member = Member(config["latent_dim"], config["tau"], config["seed"])
+    return Shipped(load_decoder(f"{member.name}-best", folder / "decoders"), member.tau, {"config": config})
 
 
 def ship(run_folder: Path | str, tau: float = 1.0, folder: Path | str = FOLDER) -> list[Path]:

@@ -124,6 +124,10 @@ def _stored(run_or_name: str | Path) -> tuple[str, dict[str, Any], dict[str, tor
     if Path(run_or_name).exists():
         raise ValueError(f"{run_or_name} must be a run folder or a shipped model, but it has no {RECORD}")
     entry, weights = pretrained.load(str(run_or_name))
+    if not hasattr(experiments.load(entry["experiment"]), "weights"):
+        raise ValueError(
+            f"{run_or_name} must be a controller with an environment, got one of {entry['experiment']}"
+        )
     return entry["experiment"], entry["config"], weights
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from dcem.models.rssm import RSSM
-from dcem.models.unroll import fast_unroll
+from dcem.models.unroll import fast_head, fast_unroll
 
 
 def blocks(length: int, chunks: int, distance: int) -> list[slice]:
@@ -126,7 +126,8 @@ def multistep_loss(
     std = model.deviation(raw, mean)
     if noise is not None:
         mean = mean - std * noise
-    reward = model.reward_head(states).squeeze(-1)
+    reward_head = model.reward_head
+    reward = (fast_head(reward_head, states) if fast else reward_head(states)).squeeze(-1)
 
     obs_error = (torch.cat([x[d:].flatten(0, 1) for d in range(1, D + 1)]) - mean).square()
     reward_error = (torch.cat([r[d:].flatten() for d in range(D)]) - reward).square()

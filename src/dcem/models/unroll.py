@@ -1,11 +1,12 @@
 """Filter and open-loop rollouts of an RSSM with derivatives by hand: the numbers of `plain_unroll`, sooner.
 
-Three things make it fast:
+What makes it fast:
 - A GRU's gradient is linear in ∂L/∂h', with coefficients that are known once the forward pass is done. They
   are computed for all steps at once; a backward step is then little more than its matrix products.
 - Weight gradients wait: every step leaves its activations and its pre-activations' gradients in one long
   buffer, and each weight's gradient is a single matrix product over all steps.
 - A rollout's first hidden state is the filter's next one (both saw the true observation): it comes for free.
+- On a CUDA device, what lies between two matrix products is one kernel (`dcem.models.gru_triton`).
 
 Data (observations, actions, noise) gets no gradient, and second derivatives are not there.
 """
@@ -20,7 +21,13 @@ from torch.nn import functional as F
 
 from dcem.models.nets import ACTIVATIONS
 
+try:
+    from dcem.models import gru_triton as fused
+except ImportError:  # no Triton here
+    fused = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
+    from dcem.models.nets import EnsembleMLP
     from dcem.models.rssm import RSSM
 
 aten = torch.ops.aten
@@ -40,36 +47,88 @@ def fast_unroll(
     model: "RSSM", x: Tensor, actions: Tensor, noise: Tensor | None, spans: list[slice]
 ) -> tuple[Tensor, Tensor]:
     """As `dcem.models.overshoot.plain_unroll`."""
-    config, head = model.config, model.observation_head
-    gru = (model.gru.hidden_weight, model.gru.input_weight, model.gru.bias)
-    hidden: Tensor = Filter.apply(torch.cat([x, actions], dim=-1), *gru)
+    config, head, gru = model.config, model.observation_head, model.gru
+    # Rows of [h, x, u] that start at multiples of 16 bytes are read faster: actions have columns of zeros.
+    spare = -(config.hidden + gru.input_weight.shape[1]) % 4
+    actions = F.pad(actions, (0, spare))
+    weights = (gru.hidden_weight, F.pad(gru.input_weight, (0, 0, 0, spare)), gru.bias)
+    hidden: Tensor = Filter.apply(torch.cat([x, actions], dim=-1), *weights)
     rollout = Rollout(spans, config.residual, config.std, config.activation)
-    parameters = [p for layer in zip(head.weights, head.biases, strict=True) for p in layer]
-    return OpenLoop.apply(rollout, hidden, x.flatten(0, 1), actions, noise, *gru, *parameters)
+    return OpenLoop.apply(rollout, hidden, x.flatten(0, 1), actions, noise, *weights, *_parameters(head))
 
 
-def _cell_(gates: Tensor, hidden: Tensor, out: Tensor) -> None:
-    """Turns the pre-activations n_h, r, z, n_i (…, 4H) into n_h, r, z, n in place and writes h' (…, H)."""
-    H = hidden.shape[-1]
-    new_h, reset, update, new = gates.split(H, dim=-1)
-    gates[..., H : 3 * H].sigmoid_()
-    new.addcmul_(reset, new_h).tanh_()
-    torch.lerp(new, hidden, update, out=out)
+def fast_head(head: "EnsembleMLP", x: Tensor) -> Tensor:
+    """As ``head(x)``."""
+    return Head.apply(head.activation, x, *_parameters(head))
 
 
-def _cell_slopes(gates: Tensor, hidden: Tensor) -> Tensor:
-    """∂h'/∂(pre-activations n_h, r, z, n_i), all of them elementwise, as (…, 4, H):
+def _parameters(head: "EnsembleMLP") -> list[Tensor]:
+    """Weight, bias, weight, bias …"""
+    return [p for layer in zip(head.weights, head.biases, strict=True) for p in layer]
 
-    n_i: (1 − z)(1 − n²)    n_h: n_i r    r: n_i n_h r(1 − r)    z: (h − n) z(1 − z)
-    """
-    new_h, reset, update, new = gates.split(hidden.shape[-1], dim=-1)
-    slopes = hidden.new_empty(*hidden.shape[:-1], 4, hidden.shape[-1])
-    of_new_h, of_reset, of_update, of_new = slopes.unbind(-2)
-    aten.tanh_backward.grad_input(1 - update, new, grad_input=of_new)
-    torch.mul(of_new, reset, out=of_new_h)
-    aten.sigmoid_backward.grad_input(of_new * new_h, reset, grad_input=of_reset)
-    aten.sigmoid_backward.grad_input(hidden - new, update, grad_input=of_update)
-    return slopes
+
+class Plain:
+    """What happens between the matrix products of unrolled steps, for any device."""
+
+    @staticmethod
+    def prepare(gates: Tensor, inputs: Tensor, input_weight: Tensor, bias: Tensor) -> Tensor:
+        """What the inputs (M, R, X + U) give to the gates (M, R, 4H), for `advance` to start from."""
+        gates.copy_(bias.unsqueeze(1))
+        gates[..., bias.shape[-1] // 4 :].baddbmm_(inputs, input_weight)
+        return gates
+
+    @staticmethod
+    def advance(
+        gates: Tensor, prepared: Tensor, hidden: Tensor, hidden_weight: Tensor, bias: Tensor, out: Tensor
+    ) -> None:
+        """Writes the next hidden state to ``out`` (M, R, H), and n_h, r, z, n to the gates."""
+        H = hidden.shape[-1]
+        gates[..., : 3 * H].baddbmm_(hidden, hidden_weight)
+        new_h, reset, update, new = gates.split(H, dim=-1)
+        gates[..., H : 3 * H].sigmoid_()
+        new.addcmul_(reset, new_h).tanh_()
+        torch.lerp(new, hidden, update, out=out)
+
+    @staticmethod
+    def slopes(gates: Tensor, hidden: Tensor) -> Tensor:
+        """∂h'/∂(pre-activations n_h, r, z, n_i), all of them elementwise, as (…, 4, H):
+
+        n_i: (1 − z)(1 − n²)    n_h: n_i r    r: n_i n_h r(1 − r)    z: (h − n) z(1 − z)
+        """
+        new_h, reset, update, new = gates.split(hidden.shape[-1], dim=-1)
+        slopes = hidden.new_empty(*hidden.shape[:-1], 4, hidden.shape[-1])
+        of_new_h, of_reset, of_update, of_new = slopes.unbind(-2)
+        aten.tanh_backward.grad_input(1 - update, new, grad_input=of_new)
+        torch.mul(of_new, reset, out=of_new_h)
+        aten.sigmoid_backward.grad_input(of_new * new_h, reset, grad_input=of_reset)
+        aten.sigmoid_backward.grad_input(hidden - new, update, grad_input=of_update)
+        return slopes
+
+    @staticmethod
+    def retreat(
+        grad_gates: Tensor, gates: Tensor, hidden: Tensor, above: Tensor, below: Tensor | None
+    ) -> None:
+        """Turns slopes into gradients, given that of the next hidden state, ``above``.
+
+        Adds to ``below``, the hidden state's gradient, what does not pass through the gates.
+        """
+        grad_gates.mul_(above.unsqueeze(-2))
+        if below is not None:
+            H = hidden.shape[-1]
+            below.addcmul_(above, gates[..., 2 * H : 3 * H])
+
+    @staticmethod
+    def layer(
+        x: Tensor, weight: Tensor, bias: Tensor, activation: str, before: Tensor, after: Tensor
+    ) -> None:
+        """A fully connected layer, before and after its activation."""
+        torch.baddbmm(bias.unsqueeze(1), x, weight, out=before)
+        ACTIVATIONS[activation].write(before, after)
+
+
+def _between_products(x: Tensor) -> Any:
+    """`Plain`, or kernels that do the same."""
+    return fused if fused is not None and x.is_cuda and x.dtype in fused.DTYPES else Plain
 
 
 class Filter(Function):
@@ -79,16 +138,16 @@ class Filter(Function):
     def forward(
         ctx: Any, inputs: Tensor, hidden_weight: Tensor, input_weight: Tensor, bias: Tensor
     ) -> Tensor:
+        do = _between_products(inputs)
         (members, H, _), (length, chunks, _) = hidden_weight.shape, inputs.shape
         inputs = inputs.flatten(0, 1).expand(members, -1, -1)
-        gates = bias.unsqueeze(1).repeat(1, length * chunks, 1)
-        gates[..., H:].baddbmm_(inputs, input_weight)
+        gates = inputs.new_empty(members, length * chunks, 4 * H)
+        prepared = do.prepare(gates, inputs, input_weight, bias).unflatten(1, (length, chunks))
         gates = gates.unflatten(1, (length, chunks))
         hidden = inputs.new_empty(members, length + 1, chunks, H)
         hidden[:, 0] = 0
         for t in range(length):
-            gates[:, t, :, : 3 * H].baddbmm_(hidden[:, t], hidden_weight)
-            _cell_(gates[:, t], hidden[:, t], out=hidden[:, t + 1])
+            do.advance(gates[:, t], prepared[:, t], hidden[:, t], hidden_weight, bias, out=hidden[:, t + 1])
         ctx.save_for_backward(inputs, hidden_weight, gates, hidden)
         return hidden[:, 1:].flatten(1, 2)
 
@@ -96,16 +155,15 @@ class Filter(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, hidden_weight, gates, hidden = ctx.saved_tensors
-        H, before = hidden.shape[-1], hidden[:, :-1]
-        update, to_hidden = gates[..., 2 * H : 3 * H], hidden_weight.mT
-        grad = grad.unflatten(1, gates.shape[1:3])
-        grad_gates = _cell_slopes(gates, before)
-        above = grad[:, -1]
+        do = _between_products(inputs)
+        H, before, to_hidden = hidden.shape[-1], hidden[:, :-1], hidden_weight.mT
+        grad = grad.clone(memory_format=torch.contiguous_format).unflatten(1, gates.shape[1:3])
+        grad_gates = do.slopes(gates, before)
         for t in reversed(range(gates.shape[1])):
-            step = grad_gates[:, t].mul_(above.unsqueeze(-2)).flatten(-2)
-            if t > 0:
-                below = torch.baddbmm(grad[:, t - 1], step[..., : 3 * H], to_hidden)
-                above = below.addcmul_(above, update[:, t])
+            below = grad[:, t - 1] if t > 0 else None
+            do.retreat(grad_gates[:, t], gates[:, t], before[:, t], grad[:, t], below)
+            if below is not None:
+                below.baddbmm_(grad_gates[:, t].flatten(-2)[..., : 3 * H], to_hidden)
         return None, *_gru_gradients(before.flatten(1, 2), inputs, grad_gates.flatten(-2).flatten(1, 2))
 
 
@@ -113,7 +171,49 @@ def _gru_gradients(hidden: Tensor, inputs: Tensor, grad_gates: Tensor) -> tuple[
     """Of hidden_weight, input_weight and bias, from rows (M, R, H), (M, R, X + U) and (M, R, 4H)."""
     H = hidden.shape[-1]
     of_hidden, of_inputs = grad_gates[..., : 3 * H], grad_gates[..., H:]
-    return hidden.mT @ of_hidden, inputs.mT @ of_inputs, grad_gates.sum(dim=1)
+    return _weight_gradient(hidden, of_hidden), _weight_gradient(inputs, of_inputs), grad_gates.sum(dim=1)
+
+
+def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o)."""
+    if not x.is_cuda:
+        return x.mT @ grad
+    # Few results, each a sum over very many rows: in one piece it would leave most of the device idle.
+    parts = max(n for n in range(1, max(x.shape[1] // 256, 1) + 1) if x.shape[1] % n == 0 and n <= 40)
+    of_members = zip(x.unflatten(1, (parts, -1)), grad.unflatten(1, (parts, -1)), strict=True)
+    return torch.stack([torch.bmm(a.mT, b).sum(dim=0) for a, b in of_members])
+
+
+class Head(Function):
+    """`EnsembleMLP.forward`: (M, R, in) and weight, bias, weight, bias … → (M, R, out)."""
+
+    @staticmethod
+    def forward(ctx: Any, activation: str, x: Tensor, *parameters: Tensor) -> Tensor:
+        do, weights, biases = _between_products(x), parameters[::2], parameters[1::2]
+        layers, befores = [x], []
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            before, after = x.new_empty(2, *x.shape[:2], weight.shape[-1])
+            do.layer(layers[-1], weight, bias, activation, before, after)
+            layers.append(after)
+            befores.append(before)
+        ctx.activation = activation
+        ctx.save_for_backward(*weights, *layers, *befores)
+        return torch.baddbmm(biases[-1].unsqueeze(1), layers[-1], weights[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        n = (len(saved) + 1) // 3
+        weights, layers, befores = saved[:n], saved[n : 2 * n], saved[2 * n :]
+        backward = ACTIVATIONS[ctx.activation].backward
+        gradients: list[Tensor] = []
+        for i in reversed(range(n)):
+            gradients[:0] = [_weight_gradient(layers[i], grad), grad.sum(dim=1)]
+            grad = grad @ weights[i].mT
+            if i > 0:
+                grad = backward(grad, befores[i - 1], torch.empty_like(grad))
+        return None, grad, *gradients
 
 
 class OpenLoop(Function):
@@ -136,8 +236,12 @@ class OpenLoop(Function):
         bias: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        spans, weights, biases = rollout.spans, parameters[::2], [b.unsqueeze(1) for b in parameters[1::2]]
-        activate = ACTIVATIONS[rollout.activation].write
+        do, spans, weights, biases = (
+            _between_products(hidden),
+            rollout.spans,
+            parameters[::2],
+            parameters[1::2],
+        )
         (members, _, H), X, rows = hidden.shape, start.shape[-1], spans[-1].stop
         S = H + X
         states = hidden.new_empty(members, rows, H + input_weight.shape[1])
@@ -147,6 +251,9 @@ class OpenLoop(Function):
         # No action follows a chunk's last observation; what stands in its place is multiplied with gradients
         # of zero, and so has to be finite.
         actions = F.pad(actions, (0, 0, 0, 0, 0, 1))
+        if len(spans) > 1:
+            following = [actions[d:].flatten(0, 1) for d in range(1, len(spans))]
+            states[:, : spans[-1].start, S:] = torch.cat(following)
 
         previous = start.expand(members, -1, -1)
         for d, span in enumerate(spans):
@@ -157,16 +264,14 @@ class OpenLoop(Function):
             else:
                 origin = _going_on(spans, d)
                 source, step = states[:, origin], gates[:, origin]
-                step.copy_(bias.unsqueeze(1))
-                step[..., : 3 * H].baddbmm_(source[..., :H], hidden_weight)
-                step[..., H:].baddbmm_(source[..., H:], input_weight)
-                _cell_(step, source[..., :H], out=h)
+                prepared = do.prepare(step, source[..., H:], input_weight, bias)
+                do.advance(step, prepared, source[..., :H], hidden_weight, bias, out=h)
                 previous = source[..., H:S]
             layer = h
             for i, (before, after) in enumerate(inner):
-                torch.baddbmm(biases[i], layer, weights[i], out=before[:, span])
-                layer = activate(before[:, span], after[:, span])
-            torch.baddbmm(biases[-1], layer, weights[-1], out=heads[:, span])
+                do.layer(layer, weights[i], biases[i], rollout.activation, before[:, span], after[:, span])
+                layer = after[:, span]
+            torch.baddbmm(biases[-1].unsqueeze(1), layer, weights[-1], out=heads[:, span])
             mean, raw = heads[:, span, :X], heads[:, span, X:]
             if rollout.residual:
                 torch.add(previous, mean, out=x)
@@ -176,8 +281,6 @@ class OpenLoop(Function):
                 x.add_(noise[:, span], alpha=rollout.std)
                 if raw.numel():
                     x.addcmul_(F.softplus(raw), noise[:, span])
-            if d + 1 < len(spans):
-                here[..., S:] = actions[d + 1 :].flatten(0, 1)
 
         ctx.rollout = rollout
         ctx.save_for_backward(noise, states, gates, heads, hidden_weight, input_weight, *weights, *inner)
@@ -191,11 +294,11 @@ class OpenLoop(Function):
         weights, inner = rest[: len(rest) // 2 + 1], rest[len(rest) // 2 + 1 :]
         backward = ACTIVATIONS[ctx.rollout.activation].backward
         H, X = hidden_weight.shape[1], grad_states.shape[-1] - hidden_weight.shape[1]
-        update, to_hidden, to_x = gates[..., 2 * H : 3 * H], hidden_weight.mT, input_weight[:, :X].mT
+        do, to_hidden, to_x = _between_products(states), hidden_weight.mT, input_weight[:, :X].mT
 
         going_on = states[:, : spans[-1].start]
-        grad = grad_states.clone()
-        grad_gates = _cell_slopes(gates, going_on[..., :H])
+        grad = torch.empty_like(states)[..., : H + X].copy_(grad_states)
+        grad_gates = do.slopes(gates, going_on[..., :H])
         grad_inner = [torch.empty_like(before) for before, _ in inner]
         grad_heads = torch.cat([grad_states[..., H:], grad_raw], dim=-1)
         spread = torch.sigmoid(heads[..., X:]) * noise if noise is not None and grad_raw.numel() else None
@@ -212,9 +315,10 @@ class OpenLoop(Function):
             grad_h.baddbmm_(layer, weights[0].mT)
             if d > 0:
                 origin = _going_on(spans, d)
-                step = grad_gates[:, origin].mul_(grad_h.unsqueeze(-2)).flatten(-2)
                 below_h, below_x = grad[:, origin, :H], grad[:, origin, H:]
-                below_h.baddbmm_(step[..., : 3 * H], to_hidden).addcmul_(grad_h, update[:, origin])
+                do.retreat(grad_gates[:, origin], gates[:, origin], going_on[:, origin, :H], grad_h, below_h)
+                step = grad_gates[:, origin].flatten(-2)
+                below_h.baddbmm_(step[..., : 3 * H], to_hidden)
                 below_x.baddbmm_(step[..., H:], to_x)
                 if ctx.rollout.residual:
                     below_x.add_(grad_x)
@@ -225,7 +329,7 @@ class OpenLoop(Function):
         layers = [states[..., :H], *(after for _, after in inner)]
         grad_parameters: list[Tensor] = []
         for layer, grad_layer in zip(layers, [*grad_inner, grad_heads], strict=True):
-            grad_parameters += [layer.mT @ grad_layer, grad_layer.sum(dim=1)]
+            grad_parameters += [_weight_gradient(layer, grad_layer), grad_layer.sum(dim=1)]
         return None, grad[:, spans[0], :H], None, None, None, *grad_gru, *grad_parameters
 
 

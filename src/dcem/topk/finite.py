@@ -38,11 +38,11 @@ def finite_topk(x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: 
                 k_, tau_ = take(k, rows, x.shape), take(tau, rows, x.shape)
                 weights = weights.index_put(rows, finite_topk(x[rows], k_, tau_, standardize))
             return weights
-    good = x.isfinite()
     if not isinstance(tau, Tensor) and tau == 0:
-        return hard_topk(torch.where(good, x, -torch.inf), k) * good
+        return hard_topk(x, k, finite_only=True)
     if use_fused(x):
         return soft_topk(x, k, tau, standardize, finite_only=True)
+    good = x.isfinite()
     count = good.sum(-1, keepdim=True).to(x.dtype)
     d = torch.where(good, x, 0.0)
     mean = d.sum(-1, keepdim=True) / count.clamp_min(1)

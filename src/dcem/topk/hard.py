@@ -5,17 +5,28 @@ import math
 import torch
 from torch import Tensor
 
+try:
+    from dcem.topk import hard_triton as fused
+except ImportError:  # no Triton here
+    fused = None  # type: ignore[assignment]
 
-def hard_topk(x: Tensor, k: float | Tensor) -> Tensor:
+
+def hard_topk(x: Tensor, k: float | Tensor, finite_only: bool = False) -> Tensor:
     """Weights in [0, 1] along the last dimension: 1 for the k largest entries, 0 for the others.
 
     A fractional k gives its remainder to the next entry. Equal entries are taken in the order
-    `torch.topk` finds them. The weights are constants: no gradient passes.
+    `torch.topk` finds them. The weights are constants: no gradient passes. With `finite_only`, entries that
+    are not finite get weight zero (see `finite_topk`).
 
     >>> hard_topk(torch.tensor([3.0, 1.0, 2.0]), 1.5)
     tensor([1.0000, 0.0000, 0.5000])
     """
     x = x.detach()
+    if _use_fused(x):
+        return fused.hard_topk(x, k.detach() if isinstance(k, Tensor) else k, finite_only)
+    if finite_only:
+        good = x.isfinite()
+        return hard_topk(torch.where(good, x, -torch.inf), k) * good
     if isinstance(k, Tensor):
         rank = x.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
         return (k.detach() - rank).clamp(0, 1).to(x.dtype)
@@ -25,3 +36,11 @@ def hard_topk(x: Tensor, k: float | Tensor) -> Tensor:
     share = torch.ones(index.shape[-1], dtype=x.dtype, device=x.device)
     share[-1] = k % 1
     return torch.zeros_like(x).scatter_(-1, index, share.expand_as(index))
+
+
+def _use_fused(x: Tensor) -> bool:
+    """Does the Triton kernel do this one?"""
+    if fused is None or not x.is_cuda or x.dtype != torch.float32 or x.numel() == 0:
+        return False
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return x.shape[-1] <= fused.MAX_ROW and not transformed

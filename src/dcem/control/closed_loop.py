@@ -1,0 +1,46 @@
+"""A controller at work: plan, act, see where that leads, plan again."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from dcem.control.mpc import MPC
+from dcem.control.rollout import Model
+
+
+class Trajectory(NamedTuple):
+    """What happened; time is the first dimension."""
+
+    states: Tensor  # (T + 1, *B, s)
+    actions: Tensor  # (T, *B, m)
+    costs: Tensor  # (T, *B), of each step
+
+
+@torch.no_grad()
+def closed_loop(
+    mpc: MPC,
+    state: Tensor,
+    steps: int,
+    system: Model | None = None,
+    generator: Generator | None = None,
+) -> Trajectory:
+    """Control a system for some steps from states (*B, s), every plan started from the last one.
+
+    `system` is what the actions are applied to: the controller's own model, unless told otherwise.
+
+    >>> from dcem.envs.pendulum import Pendulum
+    >>> mpc = MPC(Pendulum(), horizon=15, low=-2.0, high=2.0)
+    >>> closed_loop(mpc, torch.tensor([1.0, 0.0, 0.1]), steps=3).states.shape
+    torch.Size([4, 3])
+    """
+    system = mpc.model if system is None else system
+    states, actions, costs = [state], [], []
+    plan = None
+    for _ in range(steps):
+        plan = mpc(states[-1], warm_start=plan, generator=generator, cost=False)
+        following, cost = system.step(states[-1], plan.action)
+        states.append(following)
+        actions.append(plan.action)
+        costs.append(cost)
+    return Trajectory(torch.stack(states), torch.stack(actions), torch.stack(costs))

@@ -1,0 +1,139 @@
+# mypy: allow-untyped-defs
+"""What a GRU and fully connected layers do between their matrix products, one Triton kernel each.
+
+The functions have the names and the meaning of the methods of `dcem.models.unroll.Plain`.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float64)
+BLOCK = 128  # elements a program takes: one a thread
+
+
+@triton.jit
+def _place(n, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows and columns of this program's elements, and which of them exist, in a matrix of n elements."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    return at // COLUMNS, at % COLUMNS, at < n
+
+
+@triton.jit(
+    do_not_specialize=["n", "gates_m", "inputs_m", "inputs_r", "hidden_m", "hidden_r", "out_m", "out_r"]
+)
+def _cell_kernel(
+    gates_ptr, inputs_ptr, bias_ptr, hidden_ptr, out_ptr,
+    n, gates_m, inputs_m, inputs_r, hidden_m, hidden_r, out_m, out_r,
+    H: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, unit, alive = _place(n, H, BLOCK)
+    member = tl.program_id(1).to(tl.int64)
+    gates_ptr += member * gates_m + row * (4 * H) + unit
+    inputs_ptr += member * inputs_m + row * inputs_r + unit
+    bias_ptr += member * (4 * H) + unit
+    new_h = tl.load(gates_ptr, mask=alive) + tl.load(bias_ptr, mask=alive)
+    reset = tl.load(gates_ptr + H, mask=alive) + tl.load(bias_ptr + H, mask=alive)
+    update = tl.load(gates_ptr + 2 * H, mask=alive) + tl.load(bias_ptr + 2 * H, mask=alive)
+    reset = tl.sigmoid(reset + tl.load(inputs_ptr, mask=alive))
+    update = tl.sigmoid(update + tl.load(inputs_ptr + H, mask=alive))
+    new = tl.load(inputs_ptr + 2 * H, mask=alive) + tl.load(bias_ptr + 3 * H, mask=alive)
+    new = 2.0 * tl.sigmoid(2.0 * (new + reset * new_h)) - 1.0
+    hidden = tl.load(hidden_ptr + member * hidden_m + row * hidden_r + unit, mask=alive)
+    tl.store(gates_ptr, new_h, mask=alive)
+    tl.store(gates_ptr + H, reset, mask=alive)
+    tl.store(gates_ptr + 2 * H, update, mask=alive)
+    tl.store(gates_ptr + 3 * H, new, mask=alive)
+    tl.store(out_ptr + member * out_m + row * out_r + unit, new + update * (hidden - new), mask=alive)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "n", "gates_m", "hidden_m", "hidden_r", "above_m", "above_r", "grad_m", "below_m", "below_r",
+    ]
+)  # fmt: skip
+def _cell_backward_kernel(
+    gates_ptr, hidden_ptr, above_ptr, grad_ptr, below_ptr,
+    n, gates_m, hidden_m, hidden_r, above_m, above_r, grad_m, below_m, below_r,
+    H: tl.constexpr, BELOW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, unit, alive = _place(n, H, BLOCK)
+    member = tl.program_id(1).to(tl.int64)
+    gates_ptr += member * gates_m + row * (4 * H) + unit
+    grad_ptr += member * grad_m + row * (4 * H) + unit
+    new_h = tl.load(gates_ptr, mask=alive)
+    reset = tl.load(gates_ptr + H, mask=alive)
+    update = tl.load(gates_ptr + 2 * H, mask=alive)
+    new = tl.load(gates_ptr + 3 * H, mask=alive)
+    hidden = tl.load(hidden_ptr + member * hidden_m + row * hidden_r + unit, mask=alive)
+    above = tl.load(above_ptr + member * above_m + row * above_r + unit, mask=alive)
+    of_new = above * (1.0 - update) * (1.0 - new * new)
+    tl.store(grad_ptr, of_new * reset, mask=alive)
+    tl.store(grad_ptr + H, of_new * new_h * reset * (1.0 - reset), mask=alive)
+    tl.store(grad_ptr + 2 * H, above * (hidden - new) * update * (1.0 - update), mask=alive)
+    tl.store(grad_ptr + 3 * H, of_new, mask=alive)
+    if BELOW:
+        below_ptr += member * below_m + row * below_r + unit
+        tl.store(below_ptr, tl.load(below_ptr, mask=alive) + above * update, mask=alive)
+
+
+@triton.jit(do_not_specialize=["n", "before_m", "after_m"])
+def _layer_kernel(
+    before_ptr, bias_ptr, after_ptr, n, before_m, after_m,
+    W: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, unit, alive = _place(n, W, BLOCK)
+    member = tl.program_id(1).to(tl.int64)
+    before_ptr += member * before_m + row * W + unit
+    x = tl.load(before_ptr, mask=alive) + tl.load(bias_ptr + member * W + unit, mask=alive)
+    if ACTIVATION == "relu":
+        y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    elif ACTIVATION == "elu":
+        y = tl.where(x > 0.0, x, tl.exp(x) - 1.0)
+    else:
+        y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    tl.store(before_ptr, x, mask=alive)
+    tl.store(after_ptr + member * after_m + row * W + unit, y, mask=alive)
+
+
+def prepare(gates: Tensor, inputs: Tensor, input_weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.bmm(inputs, input_weight)
+
+
+def advance(
+    gates: Tensor, prepared: Tensor, hidden: Tensor, hidden_weight: Tensor, bias: Tensor, out: Tensor
+) -> None:
+    members, rows, H = hidden.shape
+    torch.bmm(hidden, hidden_weight, out=gates[..., : 3 * H])
+    with torch.cuda.device(hidden.device):
+        _cell_kernel[triton.cdiv(rows * H, BLOCK), members](
+            gates, prepared, bias, hidden, out, rows * H, gates.stride(0), *prepared.stride()[:2],
+            *hidden.stride()[:2], *out.stride()[:2], H=H, BLOCK=BLOCK,
+        )  # fmt: skip
+
+
+def slopes(gates: Tensor, hidden: Tensor) -> Tensor:
+    """Room for what `retreat` writes: the slopes themselves it does not need."""
+    return hidden.new_empty(*hidden.shape[:-1], 4, hidden.shape[-1])
+
+
+def retreat(grad_gates: Tensor, gates: Tensor, hidden: Tensor, above: Tensor, below: Tensor | None) -> None:
+    members, rows, H = hidden.shape
+    target = above if below is None else below
+    with torch.cuda.device(hidden.device):
+        _cell_backward_kernel[triton.cdiv(rows * H, BLOCK), members](
+            gates, hidden, above, grad_gates, target, rows * H, gates.stride(0), *hidden.stride()[:2],
+            *above.stride()[:2], grad_gates.stride(0), *target.stride()[:2],
+            H=H, BELOW=below is not None, BLOCK=BLOCK,
+        )  # fmt: skip
+
+
+def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str, before: Tensor, after: Tensor) -> None:
+    torch.bmm(x, weight, out=before)
+    members, rows, W = before.shape
+    with torch.cuda.device(x.device):
+        _layer_kernel[triton.cdiv(rows * W, BLOCK), members](
+            before, bias, after, rows * W, before.stride(0), after.stride(0),
+            W=W, ACTIVATION=activation, BLOCK=BLOCK,
+        )  # fmt: skip
