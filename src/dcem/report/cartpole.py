@@ -139,7 +139,7 @@ def draw_factors(plt: Any, study: Study) -> Any:
 
 
 def draw_surfaces(plt: Any, study: Study) -> Any:
-    """C(z) of two-dimensional latent spaces: columns from the same states, darker is lower."""
+    """C(z) of two-dimensional latent spaces: columns from the same states, lighter is lower."""
     spaces = [name for name in _SPACES if (study.pictures / f"surface_{name}_0.csv").exists()]
     starts = len(list(study.pictures.glob("surface_tau1_*.csv")))
     figure, axes = plt.subplots(
@@ -167,7 +167,7 @@ def _contours(ax: Any, z1: np.ndarray, z2: np.ndarray, cost: np.ndarray, low: fl
     # Costs reach far up where the cart runs away; what is of interest lies near the bottom.
     low = cost.min() if low is None else low
     levels = low + np.linspace(0, np.sqrt(45), 16) ** 2
-    ax.contourf(z1, z2, np.minimum(cost.T, levels[-1]), levels=levels, cmap="Blues_r")
+    ax.contourf(z1, z2, np.minimum(cost.T, levels[-1]), levels=levels, cmap="Blues")
 
 
 def _point(ax: Any, x: float, samples: np.ndarray, marker: str, color: str, label: str | None) -> None:
