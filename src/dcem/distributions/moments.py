@@ -37,9 +37,9 @@ def _plain(u: Tensor, w: Tensor, floor: float) -> tuple[Tensor, Tensor]:
 
 def _use_fused(u: Tensor, w: Tensor) -> bool:
     """Does the Triton kernel do this one? It has no gradient."""
-    wants_grad = torch.is_grad_enabled() and (u.requires_grad or w.requires_grad)
-    full = u.dtype in (torch.float32, torch.float64)
-    return fused is not None and u.is_cuda and full and u.numel() > 0 and not wants_grad
+    if fused is None or not u.is_cuda or u.dtype != torch.float32 or u.numel() == 0:
+        return False
+    return not (torch.is_grad_enabled() and (u.requires_grad or w.requires_grad))
 
 
 class _WeightedMoments(torch.autograd.Function):

@@ -17,9 +17,8 @@ def _kernel(u_ptr, w_ptr, mean_ptr, sigma_ptr, floor, N, n, SAMPLES: tl.constexp
     u_ptr += row * N * n + sample[:, None] * n + column[None, :]
     w_ptr += row * N + sample
     inside = (column < n)[None, :]
-    number = mean_ptr.dtype.element_ty
-    total = tl.zeros((), number)
-    mean = tl.zeros((COLUMNS,), number)
+    total = 0.0
+    mean = tl.zeros((COLUMNS,), tl.float32)
     for i in range(0, N, SAMPLES):
         present = sample < N - i
         w = tl.load(w_ptr + i, mask=present, other=0.0)
@@ -27,7 +26,7 @@ def _kernel(u_ptr, w_ptr, mean_ptr, sigma_ptr, floor, N, n, SAMPLES: tl.constexp
         total += tl.sum(w, 0)
         mean += tl.sum(w[:, None] * u, 0)
     mean /= total
-    variance = tl.zeros((COLUMNS,), number)
+    variance = tl.zeros((COLUMNS,), tl.float32)
     for i in range(0, N, SAMPLES):
         present = sample < N - i
         w = tl.load(w_ptr + i, mask=present, other=0.0)
@@ -40,7 +39,7 @@ def _kernel(u_ptr, w_ptr, mean_ptr, sigma_ptr, floor, N, n, SAMPLES: tl.constexp
 
 
 def moments(u: Tensor, w: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    """See `dcem.distributions.moments.weighted_moments`, whose deviation has the floor √floor."""
+    """As `dcem.distributions.moments.weighted_moments` in float32, with a variance of at least `floor`."""
     u, w = u.contiguous(), w.contiguous()
     *batch, N, n = u.shape
     mean, sigma = u.new_empty(*batch, n), u.new_empty(*batch, n)
