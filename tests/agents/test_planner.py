@@ -1,11 +1,13 @@
 """The planner: batches, precision, and the optimum of a system that is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Generator
 
-from dcem.agents import Learner, PlanetConfig, PlannerConfig, make_planner
-from dcem.agents.planner import copy_weights, planning_copy
+from dcem.agents import Learner, PlanetConfig, Planner, PlannerConfig
+from dcem.control import MPC, Decoder
 from dcem.models import RSSM, RSSMConfig
 from dcem.rl.replay import ReplayBuffer
 
@@ -22,7 +24,7 @@ def test_planning_in_a_batch_equals_planning_one_by_one(
     members: int, double: None, generator: Generator
 ) -> None:
     model = RSSM(5, 2, RSSMConfig(hidden=8, width=8, members=members, pessimism=0.5))
-    plan = make_planner(model, SMALL)
+    plan = Planner(model, SMALL)
     states = torch.randn(6, model.state_dim, generator=generator)
     noise = noise_for(SMALL, 6, 2, generator)
     one_by_one = [plan(states[i : i + 1], noise[:, i : i + 1]) for i in range(6)]
@@ -32,7 +34,7 @@ def test_planning_in_a_batch_equals_planning_one_by_one(
 def test_plans_stay_in_the_box_and_repeat_with_the_generator() -> None:
     model = RSSM(3, 2, RSSMConfig(hidden=8, width=8))
     generator = Generator()
-    plan = make_planner(model, SMALL, generator)
+    plan = Planner(model, SMALL, generator=generator)
     states = model.initial(torch.randn(4, 3))
     first, again = plan(states), plan(states)
     assert not torch.equal(first, again)
@@ -43,39 +45,36 @@ def test_plans_stay_in_the_box_and_repeat_with_the_generator() -> None:
     assert torch.equal(first, plan(states))
 
 
-def test_a_planning_copy_keeps_its_weights_until_told(generator: Generator) -> None:
+def test_a_planner_keeps_its_weights_until_told(generator: Generator) -> None:
     model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
-    copy = planning_copy(model, SMALL)
     states, noise = model.initial(torch.randn(4, 3)), noise_for(SMALL, 4, 1, generator)
-    plan = make_planner(copy, SMALL)
+    plan = Planner(model, SMALL)
     before = plan(states, noise)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.neg_()
     assert torch.equal(plan(states, noise), before)
-    copy_weights(model, copy)
-    assert torch.equal(plan(states, noise), make_planner(model, SMALL)(states, noise))
+    plan.refresh()
+    assert torch.equal(plan(states, noise), Planner(model, SMALL)(states, noise))
     assert not torch.equal(plan(states, noise), before)
 
 
-def test_half_precision_imagines_in_half_and_searches_in_single(generator: Generator) -> None:
-    config = PlannerConfig(samples=200, elites=20, iterations=6, horizon=3, dtype="bfloat16")
-    model = RSSM(3, 1, RSSMConfig(hidden=16, width=16))
-    copy = planning_copy(model, config)
-    assert {p.dtype for p in copy.parameters()} == {torch.bfloat16}
-    states = model.initial(torch.randn(5, 3))
-    action = make_planner(copy, config, generator)(states)
-    assert action.dtype == torch.float32
-
-    def value(u: torch.Tensor) -> torch.Tensor:
-        return torch.stack([model.step(states, torch.full_like(action, v))[1] for v in u.tolist()])
-
-    # One step ahead the optimum is found by trying: the planner's action must be near it in cost.
-    one_step = PlannerConfig(samples=200, elites=20, iterations=6, horizon=1, dtype="bfloat16")
-    action = make_planner(copy, one_step, generator)(states)
-    costs = value(torch.linspace(-1, 1, 201))
-    spread = costs.amax(0) - costs.amin(0)
-    assert (model.step(states, action)[1] - costs.amin(0) < 0.1 * spread + 1e-2).all()
+@pytest.mark.parametrize("state_dim", [0, 16])
+def test_a_latent_planner_equals_mpc_with_the_decoder(state_dim: int, generator: Generator) -> None:
+    model = RSSM(4, 2, RSSMConfig(hidden=12, width=8))
+    decoder = Decoder(3, SMALL.horizon, 2, hidden=(16,), state_dim=state_dim)
+    config = replace(SMALL, tau=1.0)
+    states = torch.randn(5, model.state_dim, generator=generator)
+    noise = torch.randn(SMALL.iterations, 5, SMALL.samples, 3, generator=generator)
+    plan = Planner(model, config, decoder)
+    mpc = MPC(model, SMALL.horizon, solver=config.solver(), decoder=decoder)
+    torch.testing.assert_close(plan(states, noise), mpc(states, noise=noise).action.detach())
+    before = plan(states, noise)
+    with torch.no_grad():
+        decoder.net[-1].bias += 1
+    assert torch.equal(plan(states, noise), before)
+    plan.refresh()
+    torch.testing.assert_close(plan(states, noise), mpc(states, noise=noise).action.detach())
 
 
 def test_a_model_of_a_linear_system_plans_the_optimum() -> None:
@@ -105,7 +104,7 @@ def test_a_model_of_a_linear_system_plans_the_optimum() -> None:
         learner.update()
 
     planner = PlannerConfig(samples=200, elites=20, iterations=8, horizon=2)
-    plan = make_planner(learner.average, planner, generator)
+    plan = Planner(learner.average, planner, generator=generator)
     start = torch.linspace(-0.9, 0.9, 50).unsqueeze(-1)
     error = plan(learner.average.initial(start)) - (-2 * start).clamp(-1, 1)
     assert error.square().mean().sqrt() < 0.1

@@ -43,7 +43,7 @@ def test_gradients_reach_inputs_and_parameters() -> None:
             x, cost = f(x0)
             answers.append(torch.autograd.grad((x * weights).sum() + cost.sum(), [x0, centre]))
         for expected, got in zip(*answers, strict=True):
-            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
         with torch.no_grad():
             centre += 0.1  # in place: the next replay must see it
 

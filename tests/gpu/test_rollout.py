@@ -10,6 +10,8 @@ from dcem.models import RSSM, RSSMConfig
 
 pytestmark = pytest.mark.gpu
 
+HALF = 4e-3  # half precision, relative to costs that may nearly cancel
+
 
 def make(obs_dim: int = 17, action_dim: int = 6, seed: int = 0, **config) -> tuple[RSSM, object]:
     from dcem.models.rssm_triton import FusedRollout
@@ -46,7 +48,7 @@ def error(got: Tensor, expected: Tensor) -> float:
 def test_same_costs_as_the_model(members: int, activation: str, residual: bool) -> None:
     model, fused = make(members=members, activation=activation, residual=residual, pessimism=0.5)
     state, actions = problem(model, (3,), 57, 12)
-    assert error(fused.sequence_cost(state, actions), oracle(model, state, actions)) < 1e-3
+    assert error(fused.sequence_cost(state, actions), oracle(model, state, actions)) < HALF
 
 
 # One case for each launch shape, and for each way in which a size may not divide evenly.
@@ -68,7 +70,7 @@ def test_same_costs_as_the_model(members: int, activation: str, residual: bool) 
 def test_any_size(batch, n, horizon, hidden, width, obs_dim, action_dim) -> None:
     model, fused = make(obs_dim, action_dim, members=2, hidden=hidden, width=width, residual=True)
     state, actions = problem(model, batch, n, horizon)
-    assert error(fused.sequence_cost(state, actions), oracle(model, state, actions)) < 1e-3
+    assert error(fused.sequence_cost(state, actions), oracle(model, state, actions)) < HALF
 
 
 @pytest.mark.parametrize("tagged", [False, True])
@@ -93,7 +95,7 @@ def test_teams(monkeypatch, tile, block, warps, batch, n, hidden, width, members
         state, actions = problem(model, batch, n, horizon)
         expected = oracle(model, state, actions)
         got = [fused.sequence_cost(state, actions) for _ in range(20)]
-        assert error(got[0], expected) < 1e-3
+        assert error(got[0], expected) < HALF
         assert all(torch.equal(other, got[0]) for other in got[1:])
 
 
@@ -124,14 +126,14 @@ def test_a_captured_rollout_sees_new_inputs_and_refreshed_weights() -> None:
     captured = dcem.capture(fused.sequence_cost)
     for _ in range(3):
         state, actions = problem(model, (2,), 100, 12)
-        assert error(captured(state, actions), oracle(model, state, actions)) < 1e-3
+        assert error(captured(state, actions), oracle(model, state, actions)) < HALF
         fused.sequence_cost(*problem(model, (2,), 100, 12))  # must not share memory with the graph
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(0.8)
         assert error(captured(state, actions), oracle(model, state, actions)) > 1e-2
         fused.refresh()
-        assert error(captured(state, actions), oracle(model, state, actions)) < 1e-3
+        assert error(captured(state, actions), oracle(model, state, actions)) < HALF
 
 
 def test_plans_as_the_model_does() -> None:

@@ -3,7 +3,7 @@
 from dcem.agents.collect import Collector
 from dcem.agents.controller import Controller, Episode
 from dcem.agents.planet import Learner, Planet, PlanetConfig
-from dcem.agents.planner import PlannerConfig, make_planner
+from dcem.agents.planner import Planner, PlannerConfig
 
 __all__ = [
     "Collector",
@@ -12,6 +12,6 @@ __all__ = [
     "Learner",
     "Planet",
     "PlanetConfig",
+    "Planner",
     "PlannerConfig",
-    "make_planner",
 ]

@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 
 from dcem.agents.controller import Transition, follow
 from dcem.agents.planner import Planner
+from dcem.capture import capture
 from dcem.envs.vector import ParallelEnv
 from dcem.models import RSSM
 from dcem.rl.replay import ReplayBuffer
@@ -47,6 +48,8 @@ class Collector:
         """Of the episodes that ended last, as many as there are environments; oldest first."""
         self.episodes = 0
         """How many have ended."""
+        changes = [*replay.state, *model.normalizer.buffers()]
+        self._remember = capture(self._remember_one_by_one, changes=changes)
 
     def restart(self, seed: int) -> None:
         """Begin a first episode everywhere."""
@@ -67,14 +70,24 @@ class Collector:
     @torch.no_grad()
     def record(self, transition: Transition) -> None:
         """Remember the transition that the last actions led to. Does not wait for the device."""
-        next_observations = self._on_device(transition.next_observations)
-        ended = self._on_device(transition.ended)
-        rewards = self._on_device(transition.rewards)
-        self.replay.add(self._observations, self._actions, rewards, next_observations, ended)
-        self.model.normalizer.update(next_observations)
-        self._observations = self._on_device(transition.observations)
-        self._states = follow(self.model, self._states, self._actions, self._observations, ended)
+        arrived = [self._on_device(part) for part in transition]
+        self._states = self._remember(self._states, self._observations, self._actions, *arrived)
+        self._observations = arrived[-1]
         self._count(transition)
+
+    def _remember_one_by_one(
+        self,
+        states: Tensor,
+        observations: Tensor,
+        actions: Tensor,
+        next_observations: Tensor,
+        rewards: Tensor,
+        ended: Tensor,
+        following: Tensor,
+    ) -> Tensor:
+        self.replay.add(observations, actions, rewards, next_observations, ended)
+        self.model.normalizer.update(next_observations)
+        return follow(self.model, states, actions, following, ended)
 
     def _count(self, transition: Transition) -> None:
         self._sums += transition.rewards

@@ -8,7 +8,8 @@ import torch
 from gymnasium import Space
 from torch import Generator, Tensor
 
-from dcem.agents.planner import PlannerConfig, copy_weights, make_planner, planning_copy
+from dcem.agents.planner import Planner, PlannerConfig
+from dcem.control import Decoder
 from dcem.envs.vector import ParallelEnv
 from dcem.models import RSSM
 
@@ -60,19 +61,21 @@ class Controller:
         model: follows the episodes; its weights may change between them.
         planner: how much to plan.
         seed: of the planner's samples, the same for every call of `play`.
+        decoder: plan in its latent space.
     """
 
-    def __init__(self, model: RSSM, planner: PlannerConfig, seed: int = 0) -> None:
+    def __init__(
+        self, model: RSSM, planner: PlannerConfig, seed: int = 0, decoder: Decoder | None = None
+    ) -> None:
         self.model, self.seed = model, seed
         self._device = next(model.parameters()).device
-        self._planning = planning_copy(model, planner)
         self._generator = Generator(self._device)
-        self._plan = make_planner(self._planning, planner, self._generator)
+        self._plan = Planner(model, planner, decoder, self._generator)
 
     @torch.no_grad()
     def play(self, envs: ParallelEnv, seeds: Sequence[int]) -> Iterator[Episode]:
         """An episode from every seed, in order, as many at once as there are environments."""
-        copy_weights(self.model, self._planning)
+        self._plan.refresh()
         self._generator.manual_seed(self.seed)
         for first in range(0, len(seeds), envs.num_envs):
             yield from self._play_at_once(envs, seeds[first : first + envs.num_envs])

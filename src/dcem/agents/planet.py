@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 
 from dcem.agents.collect import Collector
 from dcem.agents.controller import flat_size, step_environments
-from dcem.agents.planner import PlannerConfig, copy_weights, make_planner, planning_copy
+from dcem.agents.planner import Planner, PlannerConfig
 from dcem.agents.stopwatch import Stopwatch
 from dcem.capture import capture
 from dcem.envs.vector import ParallelEnv
@@ -200,14 +200,12 @@ class Planet:
             name: Generator(device).manual_seed(seeds[name]) for name in ("plan", "explore", "learn")
         }
         self.learner = Learner(model, self.replay, config, self._generators["learn"])
-        # What plans is never what learns: half precision, and weights that stay put while updates run beside.
-        self._planning = planning_copy(model, config.planner)
-        plan = make_planner(self._planning, config.planner, self._generators["plan"])
+        self._planner = Planner(self.learner.average, config.planner, generator=self._generators["plan"])
         noise = torch.full((envs.num_envs,), config.noise, device=device)
         if config.noise_from_zero:
             noise *= torch.linspace(0, 1, envs.num_envs, device=device)
         self.collector = Collector(
-            envs, self.learner.average, plan, self.replay, noise, self._generators["explore"]
+            envs, self.learner.average, self._planner, self.replay, noise, self._generators["explore"]
         )
         self.collector.restart(seeds["envs"])
         self.stopwatch = Stopwatch(self.device)
@@ -232,7 +230,7 @@ class Planet:
             torch.cuda.current_stream().wait_stream(self._stream)
         with self.stopwatch.measure("record"):
             self.collector.record(transition)
-            copy_weights(self.model, self._planning)
+            self._planner.refresh()
 
     def _learn(self) -> None:
         self._updates_due += self.config.updates_per_step
@@ -259,7 +257,7 @@ class Planet:
         for name, saved in state["generators"].items():
             self._generators[name].set_state(saved)
         self._updates_due = state["updates_due"]
-        copy_weights(self.model, self._planning)
+        self._planner.refresh()
 
 
 def _spread(seed: int) -> dict[str, int]:

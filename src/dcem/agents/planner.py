@@ -1,38 +1,39 @@
-"""The planner of an agent: the cross-entropy method over action sequences, imagined by a world model."""
+"""The planner of an agent: the (differentiable) cross-entropy method, over what a world model imagines."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from dcem.capture import capture
-from dcem.control import MPC
+from dcem.control import MPC, Decoder
 from dcem.distributions import Gaussian
 from dcem.models import RSSM
 from dcem.solvers import DCEM
 
+try:
+    from dcem.models import rssm_triton
+except ImportError:  # no Triton here
+    rssm_triton = None  # type: ignore[assignment]
+
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-Planner = Callable[..., Tensor]
-"""``plan(states)``: model states (E, S) → the actions (E, m) to take now.
-
-``plan(states, noise)`` plans with given noise (T, E, N, H m) and is a deterministic function.
-"""
 
 
 @dataclass(frozen=True)
 class PlannerConfig:
-    """How much to plan. The defaults are the paper's.
+    """How much to plan. The defaults are the paper's, over full action sequences.
 
     Attributes:
-        samples: N, action sequences an iteration.
+        samples: N, candidates an iteration.
         elites: k, those the next iteration starts from.
         iterations: T.
         horizon: H, steps to look ahead.
-        sigma: the first standard deviation of every action, around zero.
-        dtype: what the model imagines in: float32, float16 or bfloat16. The search itself is in float32.
+        sigma: the first standard deviation, around zero, of every action or latent coordinate.
+        tau: temperature of the soft top-k; 0 for the hard one.
+        dtype: what the model imagines in on a CUDA device: float32, float16 or bfloat16. The search itself,
+            and the processor, stay with float32.
     """
 
     samples: int = 1000
@@ -40,6 +41,7 @@ class PlannerConfig:
     iterations: int = 10
     horizon: int = 12
     sigma: float = 1.0
+    tau: float = 0.0
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -50,59 +52,105 @@ class PlannerConfig:
             raise ValueError(f"elites must be from 1 to samples={self.samples}, got {self.elites}")
         if not self.sigma > 0:
             raise ValueError(f"sigma must be positive, got {self.sigma}")
+        if not self.tau >= 0:
+            raise ValueError(f"tau must not be negative, got {self.tau}")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
+    def solver(self) -> DCEM:
+        """The search."""
+        return DCEM(
+            n_samples=self.samples,
+            n_elite=self.elites,
+            n_iters=self.iterations,
+            tau=self.tau,
+            distribution=Gaussian(sigma=self.sigma),
+        )
 
-def make_planner(model: RSSM, config: PlannerConfig, generator: Generator | None = None) -> Planner:
-    """A planner over ``model``, whose weights are read at every call and may change in place.
 
-    The model's dtype is what it imagines in. On a CUDA device a solve is one captured graph. No gradients.
+class Planner:
+    """Plans from model states, with weights of its own, which stay put while the model learns. No gradients.
+
+    On a CUDA device a plan is one captured graph, and in half precision a model of ordinary size imagines
+    in fused kernels.
+
+    Args:
+        model: imagines.
+        config: how much to plan.
+        decoder: plan in its latent space, instead of over action sequences.
+        generator: of the samples, on the model's device.
 
     >>> from dcem.models import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
-    >>> plan = make_planner(model, PlannerConfig(samples=20, elites=4, iterations=2, horizon=3))
+    >>> plan = Planner(model, PlannerConfig(samples=20, elites=4, iterations=2, horizon=3))
     >>> plan(model.initial(torch.zeros(5, 3))).shape
     torch.Size([5, 1])
     """
-    device = next(model.parameters()).device
-    solver = DCEM(
-        n_samples=config.samples,
-        n_elite=config.elites,
-        n_iters=config.iterations,
-        tau=0.0,
-        distribution=Gaussian(sigma=config.sigma),
-    )
-    mpc = MPC(_Imagination(model), config.horizon, solver=solver, action_dim=model.action_dim).to(device)
+
+    def __init__(
+        self,
+        model: RSSM,
+        config: PlannerConfig,
+        decoder: Decoder | None = None,
+        generator: Generator | None = None,
+    ) -> None:
+        weight = next(model.parameters())
+        half = weight.is_cuda and config.dtype != "float32"
+        self._imagination = _imagination(model, DTYPES[config.dtype] if half else weight.dtype)
+        self._decoder = decoder
+        self._mpc = MPC(
+            self._imagination,
+            config.horizon,
+            solver=config.solver(),
+            decoder=copy.deepcopy(decoder).requires_grad_(False) if decoder is not None else None,
+            action_dim=model.action_dim,
+        ).to(weight.device)
+        self._generator = generator
+        self._plan = capture(self._solve, generator=generator)
+
+    def __call__(self, states: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Model states (E, S) → the actions (E, m) to take now.
+
+        With noise (T, E, N, n) of the search space's size n it is a deterministic function.
+        """
+        return self._plan(states) if noise is None else self._plan(states, noise)
+
+    def refresh(self) -> None:
+        """Take the weights anew from model and decoder."""
+        self._imagination.refresh()
+        if self._decoder is not None and self._mpc.decoder is not None:
+            _copy(self._decoder, self._mpc.decoder)
 
     @torch.no_grad()
-    def plan(states: Tensor, noise: Tensor | None = None) -> Tensor:
-        return mpc(states, generator=generator, noise=noise, cost=False).action
-
-    return capture(plan, generator=generator)
-
-
-def planning_copy(model: RSSM, config: PlannerConfig) -> RSSM:
-    """A copy to plan with, in the planner's precision: the model itself may change while it is used.
-
-    It has no use for the normaliser: states come from the model, in its features.
-    """
-    return copy.deepcopy(model).requires_grad_(False).to(DTYPES[config.dtype])
-
-
-@torch.no_grad()
-def copy_weights(model: RSSM, planning: RSSM) -> None:
-    """Bring a `planning_copy` up to date, in place."""
-    torch._foreach_copy_(list(planning.parameters()), list(model.parameters()))
+    def _solve(self, states: Tensor, noise: Tensor | None = None) -> Tensor:
+        return self._mpc(states, generator=self._generator, noise=noise, cost=False).action
 
 
 class _Imagination:
-    """A model that steps in its own precision, under a search that adds up costs in another."""
+    """A copy of a model that steps in its own precision, under a search that adds up costs in another.
 
-    def __init__(self, model: RSSM) -> None:
-        self.model = model
-        self.dtype = next(model.parameters()).dtype
+    It has no use for the normaliser: states come from the model, in its features.
+    """
+
+    def __init__(self, model: RSSM, dtype: torch.dtype) -> None:
+        self._original, self._dtype = model, dtype
+        self._model = copy.deepcopy(model).requires_grad_(False).to(dtype)
+
+    def refresh(self) -> None:
+        _copy(self._original, self._model)
 
     def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        state, cost = self.model.step(state.to(self.dtype), action.to(self.dtype))
+        state, cost = self._model.step(state.to(self._dtype), action.to(self._dtype))
         return state, cost.to(action.dtype)
+
+
+def _imagination(model: RSSM, dtype: torch.dtype) -> Any:
+    """Something to plan with that has a `refresh`: fused kernels where there are some for this model."""
+    if dtype == torch.float16 and rssm_triton is not None and rssm_triton.fits(model):
+        return rssm_triton.FusedRollout(model)
+    return _Imagination(model, dtype)
+
+
+@torch.no_grad()
+def _copy(original: nn.Module, held: nn.Module) -> None:
+    torch._foreach_copy_(list(held.parameters()), list(original.parameters()))

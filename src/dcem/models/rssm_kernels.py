@@ -153,16 +153,11 @@ def rollout_kernel(
 
 
 @triton.jit
-def _send(pointer, value, mask, turn, counter_ptr, TAGGED: tl.constexpr):
+def _send(pointer, value, mask, counter_ptr):
     """Hand this program's part of a layer to its team."""
-    value = value.to(tl.float16)
-    if TAGGED:
-        value = value.to(tl.uint16, bitcast=True).to(tl.int32) | (turn << 16)
-        tl.store(pointer, value, mask=mask)
-    else:
-        tl.store(pointer, value, mask=mask)
-        tl.debug_barrier()
-        tl.atomic_add(counter_ptr, 1, sem="release", scope="gpu")
+    tl.store(pointer, value.to(tl.float16), mask=mask)
+    tl.debug_barrier()
+    tl.atomic_add(counter_ptr, 1, sem="release", scope="gpu")
 
 
 @triton.jit
@@ -178,18 +173,11 @@ def _count(counter_ptr):
 
 
 @triton.jit
-def _receive(pointer, mask, turn, counter_ptr, arrivals, TAGGED: tl.constexpr):
-    """The whole layer, once all of it has come: by the turn each word carries, or by counting arrivals."""
-    if TAGGED:
-        word = tl.load(pointer, mask=mask, other=0, volatile=True)
-        while tl.min(tl.where(mask, word >> 16, turn)) < turn:
-            word = tl.load(pointer, mask=mask, other=0, volatile=True)
-        layer = (word & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True)
-    else:
-        while _count(counter_ptr) < arrivals:
-            pass
-        layer = tl.load(pointer, mask=mask, other=0.0, cache_modifier=".cg")
-    return layer
+def _receive(pointer, mask, counter_ptr, arrivals):
+    """The whole layer, once so many parts have come."""
+    while _count(counter_ptr) < arrivals:
+        pass
+    return tl.load(pointer, mask=mask, other=0.0, cache_modifier=".cg")
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_samples", "horizon"])
@@ -199,12 +187,11 @@ def team_rollout_kernel(
     n_rows, n_samples, horizon,
     HIDDEN: tl.constexpr, X: tl.constexpr, U: tl.constexpr, RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, PAD: tl.constexpr, ALL_H: tl.constexpr, ALL_W: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr, TAGGED: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr,
 ):  # fmt: skip
     """What `rollout_kernel` does, each tile by a team of programs that hold BLOCK units of every layer.
 
-    Layers (teams, 3, TILE, max(H, W)) hold h, first and second layer. Tagged layers start as zeros, and so do
-    counters (teams, 32).
+    Layers (teams, 3, TILE, max(H, W)) hold h, first and second layer; counters (teams, 32) start as zeros.
     """
     tile, part = tl.program_id(0) // TEAM, tl.program_id(0) % TEAM
     tiles = tl.num_programs(0) // TEAM
@@ -261,7 +248,7 @@ def team_rollout_kernel(
     for t in range(horizon):
         u = tl.load(u_ptr + t * U, mask=has_u, other=0.0)
         if t > 0:
-            layer = _receive(second_ptr + k_w[None, :], all_w, t, counter_ptr, 3 * t * TEAM, TAGGED)
+            layer = _receive(second_ptr + k_w[None, :], all_w, counter_ptr, 3 * t * TEAM)
             x = _next_x(x, tl.dot(layer, obs3) + bias3, pad, X, RESIDUAL)
             tl.store(trace + H + pad[None, :], x.to(tl.float16), mask=(pad < PAD)[None, :] & (part == 0))
         xu = tl.where(is_action[None, :], u, x).to(tl.float16)
@@ -269,21 +256,21 @@ def team_rollout_kernel(
         update = _sigmoid(tl.dot(xu, input_update, update) + bias_update)
         candidate = _tanh(tl.dot(xu, input_new) + bias_new_i + reset * (new_h + bias_new_h))
         mine = candidate + update * (mine - candidate)
-        _send(h_ptr + unit[None, :], mine, has_h, t + 1, counter_ptr, TAGGED)
+        _send(h_ptr + unit[None, :], mine, has_h, counter_ptr)
         trace += slot
         tl.store(trace + unit[None, :], mine.to(tl.float16), mask=has_h)
 
-        h = _receive(h_ptr + k_h[None, :], all_h, t + 1, counter_ptr, (3 * t + 1) * TEAM, TAGGED)
+        h = _receive(h_ptr + k_h[None, :], all_h, counter_ptr, (3 * t + 1) * TEAM)
         first = _act(tl.dot(h, obs1) + bias1, ACTIVATION)
-        _send(first_ptr + unit[None, :], first, has_w, t + 1, counter_ptr, TAGGED)
+        _send(first_ptr + unit[None, :], first, has_w, counter_ptr)
         # The next step's share that needs no x, while the others' parts are on their way.
         new_h = tl.dot(h, hidden_new)
         reset = tl.dot(h, hidden_reset)
         update = tl.dot(h, hidden_update)
-        layer = _receive(first_ptr + k_w[None, :], all_w, t + 1, counter_ptr, (3 * t + 2) * TEAM, TAGGED)
+        layer = _receive(first_ptr + k_w[None, :], all_w, counter_ptr, (3 * t + 2) * TEAM)
         second = _act(tl.dot(layer, obs2) + bias2, ACTIVATION)
-        _send(second_ptr + unit[None, :], second, has_w, t + 1, counter_ptr, TAGGED)
-    layer = _receive(second_ptr + k_w[None, :], all_w, horizon, counter_ptr, 3 * horizon * TEAM, TAGGED)
+        _send(second_ptr + unit[None, :], second, has_w, counter_ptr)
+    layer = _receive(second_ptr + k_w[None, :], all_w, counter_ptr, 3 * horizon * TEAM)
     x = _next_x(x, tl.dot(layer, obs3) + bias3, pad, X, RESIDUAL)
     tl.store(trace + H + pad[None, :], x.to(tl.float16), mask=(pad < PAD)[None, :] & (part == 0))
 

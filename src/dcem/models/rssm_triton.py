@@ -11,13 +11,14 @@ import triton
 from torch import Tensor
 from torch.nn import functional as F
 
+from dcem.capture import capture
 from dcem.models.rssm import RSSM
 from dcem.models.rssm_kernels import cost_kernel, reward_kernel, rollout_kernel, team_rollout_kernel
 
 LIMIT = 256  # units of a layer: a block of weights holds all of a unit's inputs
 INPUT_LIMIT = 64  # features and actions
 PROCESSORS = 132  # of the GPU that the shapes below were measured on
-TEAM_ROWS = 0  # up to so many trajectories, teams of programs share a tile
+TEAM_ROWS = 16 * PROCESSORS  # up to so many trajectories, teams of programs share a tile
 
 
 class Shape(NamedTuple):
@@ -29,7 +30,12 @@ class Shape(NamedTuple):
     warps: int
     stages: int  # blocks of weights under way, one less
     team: bool = False  # programs share a tile, each with `block` units of every layer
-    tagged: bool = False  # how they know that a layer has come: by tags on the values, or by counting
+
+
+def fits(model: RSSM) -> bool:
+    """Whether there is a `FusedRollout` of this model."""
+    config, inputs = model.config, model.features + model.action_dim
+    return config.layers == 2 and max(config.hidden, config.width) <= LIMIT and inputs <= INPUT_LIMIT
 
 
 class FusedRollout:
@@ -41,7 +47,7 @@ class FusedRollout:
 
     def __init__(self, model: RSSM) -> None:
         config, inputs = model.config, model.features + model.action_dim
-        if config.layers != 2 or max(config.hidden, config.width) > LIMIT or inputs > INPUT_LIMIT:
+        if not fits(model):
             raise ValueError(
                 f"FusedRollout: model must have 2 layers, at most {LIMIT} units in each and at most "
                 f"{INPUT_LIMIT} features and actions, got {config.layers} layers, {config.hidden} hidden "
@@ -50,14 +56,17 @@ class FusedRollout:
         self.model, self.action_dim = model, model.action_dim
         self._pad = 32 if inputs <= 32 else 64  # columns of [x, u], and of the observation head's outputs
         self._rollout_weights, self._reward_weights = self._pack()
+        self._held = self._rollout_weights + self._reward_weights
+        self._take = capture(self._take_anew, changes=self._held)
 
-    @torch.no_grad()
     def refresh(self) -> None:
         """Take the weights anew from the model."""
+        self._take()
+
+    @torch.no_grad()
+    def _take_anew(self) -> None:
         rollout, reward = self._pack()
-        mine = self._rollout_weights + self._reward_weights
-        for held, now in zip(mine, rollout + reward, strict=True):
-            held.copy_(now)
+        torch._foreach_copy_(self._held, rollout + reward)
 
     def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """One step, as the model itself takes it."""
@@ -114,13 +123,9 @@ class FusedRollout:
         if not shape.team:
             return rollout_kernel, 1, [], {"BLOCK2": shape.block2, "EARLY": shape.tile < 64}
         team = triton.cdiv(widest, shape.block)
-        size = (tiles, 3, shape.tile, widest)
-        if shape.tagged:
-            layers = counters = torch.zeros(size, dtype=torch.int32, device=device)
-        else:
-            layers = torch.empty(size, dtype=torch.float16, device=device)
-            counters = torch.zeros(tiles, 32, dtype=torch.int32, device=device)
-        return team_rollout_kernel, team, [layers, counters], {"TEAM": team, "TAGGED": shape.tagged}
+        layers = torch.empty(tiles, 3, shape.tile, widest, dtype=torch.float16, device=device)
+        counters = torch.zeros(tiles, 32, dtype=torch.int32, device=device)
+        return team_rollout_kernel, team, [layers, counters], {"TEAM": team}
 
     @torch.no_grad()
     def _pack(self) -> tuple[list[Tensor], list[Tensor]]:

@@ -9,19 +9,14 @@ from typing import Any
 import numpy as np
 
 from dcem.report import cartpole_numbers as numbers
-from dcem.report.cartpole_numbers import (
-    DIMS,
-    EXPERT,
-    PAPER_EXPERT,
-    PAPER_FACTORS,
-    PAPER_PCA,
-    STRONG,
-    TAUS,
-    Study,
-)
+from dcem.report.cartpole_numbers import DIMS, EXPERT, STRONG, TAUS, Study
+from dcem.report.paper import CARTPOLE_EXPERT as PAPER_EXPERT
+from dcem.report.paper import CARTPOLE_FACTORS as PAPER_FACTORS
+from dcem.report.paper import CARTPOLE_PCA as PAPER_PCA
 from dcem.report.style import COLORS, WIDTH, interval, save, style
 
 TAU_COLORS = dict(zip(TAUS, COLORS, strict=False))
+HEIGHT_SHOWN = 45.0  # costs reach far up where the cart runs away; of interest is what lies near the bottom
 _SHOWN_ITERATIONS = (1, 2, 4, 7, 10)
 _SPACES = {"tau1": "τ = 1", "tau0.1": "τ = 0.1", "tau0": "τ = 0", "pca": "PCA of expert plans"}
 
@@ -40,9 +35,9 @@ def report(results: Path | str = "results", out: Path | str = "out/report") -> l
 def draw_samples(plt: Any, study: Study) -> Any:
     """Iteration by iteration, from one state: forces that CEM and embedded DCEM try, and z on the surface."""
     figure, axes = plt.subplots(3, len(_SHOWN_ITERATIONS), figsize=(WIDTH, 5.0), sharey="row", sharex="row")
-    z1, z2, cost = _read_surface(study.pictures / "surface_tau1_0.csv")
+    z1, z2, cost = read_surface(study.pictures / "surface_tau1_0.csv")
     for row, method in enumerate(("cem", "dcem")):
-        table = _read_samples(study.pictures / f"{method}_samples.csv")
+        table = read_samples(study.pictures / f"{method}_samples.csv")
         for ax, iteration in zip(axes[row], _SHOWN_ITERATIONS, strict=True):
             now = table["iteration"] == iteration
             samples, mean = now & ~table["is_mean"], now & table["is_mean"]
@@ -75,7 +70,7 @@ def draw_convergence(plt: Any, study: Study) -> Any:
             if variant is None:
                 continue
             for ax, curve in ((axes[0, column], variant.train), (axes[1, column], variant.validation)):
-                x, smooth = _smoothed(variant.states, curve)
+                x, smooth = smoothed(variant.states, curve)
                 mean, low, high = smooth.mean(0), smooth.min(0), smooth.max(0)
                 ax.plot(x, mean, color=TAU_COLORS[tau], label=f"τ = {tau:g}")
                 ax.fill_between(x, low, high, color=TAU_COLORS[tau], alpha=0.18, linewidth=0)
@@ -146,7 +141,7 @@ def draw_surfaces(plt: Any, study: Study) -> Any:
         starts, len(spaces), figsize=(WIDTH, 1.75 * starts + 0.3), sharex=True, sharey=True, squeeze=False
     )
     for i in range(starts):
-        surfaces = [_read_surface(study.pictures / f"surface_{name}_{i}.csv") for name in spaces]
+        surfaces = [read_surface(study.pictures / f"surface_{name}_{i}.csv") for name in spaces]
         low = min(cost.min() for _, _, cost in surfaces)
         for ax, name, (z1, z2, cost) in zip(axes[i], spaces, surfaces, strict=True):
             _contours(ax, z1, z2, cost, low)
@@ -164,9 +159,8 @@ def draw_surfaces(plt: Any, study: Study) -> Any:
 
 
 def _contours(ax: Any, z1: np.ndarray, z2: np.ndarray, cost: np.ndarray, low: float | None = None) -> None:
-    # Costs reach far up where the cart runs away; what is of interest lies near the bottom.
     low = cost.min() if low is None else low
-    levels = low + np.linspace(0, np.sqrt(45), 16) ** 2
+    levels = low + np.linspace(0, np.sqrt(HEIGHT_SHOWN), 16) ** 2
     ax.contourf(z1, z2, np.minimum(cost.T, levels[-1]), levels=levels, cmap="Blues")
 
 
@@ -181,21 +175,22 @@ def _once(label: str, first: bool) -> str | None:
     return label if first else None
 
 
-def _smoothed(x: np.ndarray, curve: np.ndarray, parts: int = 42) -> tuple[np.ndarray, np.ndarray]:
+def smoothed(x: np.ndarray, curve: np.ndarray, parts: int = 42) -> tuple[np.ndarray, np.ndarray]:
     """Means over stretches: single measurements are too noisy to see the trend."""
     size = max(1, len(x) // parts)
     whole = len(x) // size * size
     return x[:whole].reshape(-1, size).mean(-1), curve[:, :whole].reshape(len(curve), -1, size).mean(-1)
 
 
-def _read_surface(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def read_surface(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """z1 (Z,), z2 (Z,) and the cost (Z, Z)."""
     names, *rows = csv.reader(path.read_text().splitlines())
     values = np.array(rows, float)
     return values[:, 0], np.array(names[1:], float), values[:, 1:]
 
 
-def _read_samples(path: Path) -> dict[str, np.ndarray]:
+def read_samples(path: Path) -> dict[str, np.ndarray]:
+    """Columns of a search's samples; z (R, d) and u (R, H) are one array each."""
     names, *rows = csv.reader(path.read_text().splitlines())
     columns = dict(zip(names, np.array(rows).T, strict=True))
     return {

@@ -13,16 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from dcem.report.paper import CARTPOLE_EXPERT as PAPER_EXPERT
+from dcem.report.paper import CARTPOLE_FACTORS as PAPER_FACTORS
+from dcem.report.paper import CARTPOLE_PCA as PAPER_PCA
 from dcem.report.style import interval
 
 DIMS, TAUS = (2, 8, 16), (1.0, 0.1, 0.0)
-PAPER_EXPERT = -9.046
-PAPER_FACTORS = {
-    (2, 1.0): 1.083, (2, 0.1): 1.047, (2, 0.0): 1.088,
-    (8, 1.0): 1.187, (8, 0.1): 0.796, (8, 0.0): 0.890,
-    (16, 1.0): 1.094, (16, 0.1): 0.817, (16, 0.0): 0.656,
-}  # fmt: skip
-PAPER_PCA = 1.0675
 EXPERT, STRONG, BEST = "expert-100-10-30", "expert-1000-10-10", "expert-4000-40-40"
 
 
@@ -142,7 +138,7 @@ def factors(study: Study) -> list[dict[str, str]]:
 def baselines(study: Study) -> list[dict[str, str]]:
     """What everything else costs on the same states, and the trajectories sampled for a plan."""
     labels = {
-        EXPERT: "CEM, N=100, k=10, T=30 (the paper's expert: -9.046)",
+        EXPERT: f"CEM, N=100, k=10, T=30 (the paper's expert: {PAPER_EXPERT})",
         STRONG: "CEM, N=1000, k=10, T=10 (the strong expert)",
         "expert-1000-100-10": "CEM, N=1000, k=100, T=10",
         BEST: "CEM, N=4000, k=40, T=40 (nearly optimal)",

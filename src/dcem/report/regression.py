@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dcem.report.paper import REGRESSION_MSE
 from dcem.report.style import COLORS, WIDTH, log_interval, save, style
 
 # How each variant is called and coloured.
@@ -26,7 +27,7 @@ LOOKS = {
     "quick,method=gd": ("unrolled GD, quick", COLORS[1]),
 }
 PAPER = ("dcem", "gd")  # the two that the paper shows
-PAPER_MSE = {"dcem": "≈ 3e-4", "gd": "≈ 3e-4"}  # read from its convergence figure
+PAPER_MSE = {name: f"≈ {mse:.0e}".replace("e-0", "e-") for name, mse in REGRESSION_MSE.items()}
 NEAR = 0.05  # a prediction this close to a local minimum is at it
 _Y_RANGE = (-7.0, 4.0)
 _ERROR_RANGE = (1e-5, 1e3)  # DCEM runs away on an untrained energy, which has no minimum: far above this
@@ -135,9 +136,7 @@ def draw_surfaces(plt: Any, variants: Sequence[Variant]) -> Any:
     """E(y|x) of the first seed: normalised for every x, on a log scale, lighter is lower; target on top."""
     figure, axes = _panels(plt, len(variants), height=2.7)
     for ax, variant in zip(axes, variants, strict=True):
-        surface = variant.surface[0]
-        low, high = surface.min(0), surface.max(0)
-        shade = np.log10(1e-3 + (surface - low) / np.maximum(high - low, 1e-12))
+        shade = shaded(variant.surface[0])
         ax.contourf(variant.surface_x, variant.surface_y, shade, levels=24, cmap="Blues")
         ax.plot(variant.x, variant.target, color="black", label="target $x \\sin x$")
         final = variant.predictions[0, variant.config["n_iters"] - 1]
@@ -154,7 +153,7 @@ def draw_convergence(plt: Any, papers: Sequence[Variant], others: Sequence[Varia
     figure, axes = _panels(plt, 2 if others else 1, height=2.7)
     for ax, variants in zip(axes, (papers, others), strict=False):
         for variant in variants:
-            steps, curve = _binned(variant.steps, variant.curve)
+            steps, curve = binned(variant.steps, variant.curve)
             _draw_seeds(ax, steps / 1000, curve, variant, band=variants is papers)
         ax.set(yscale="log", xlabel="thousands of updates", ylim=_ERROR_RANGE)
         _legend_below(ax)
@@ -198,6 +197,12 @@ def draw_predictions(plt: Any, variants: Sequence[Variant]) -> Any:
     return figure
 
 
+def shaded(surface: np.ndarray) -> np.ndarray:
+    """An energy surface (Y, X), normalised for every x, on a log scale."""
+    low, high = surface.min(0), surface.max(0)
+    return np.log10(1e-3 + (surface - low) / np.maximum(high - low, 1e-12))
+
+
 def _panels(plt: Any, n: int, height: float) -> tuple[Any, list[Any]]:
     columns = min(n, 3)
     rows = -(-n // columns)
@@ -223,7 +228,7 @@ def _legend_below(ax: Any) -> None:
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncol=2, fontsize=8)
 
 
-def _binned(steps: np.ndarray, curve: np.ndarray, bins: int = 100) -> tuple[np.ndarray, np.ndarray]:
+def binned(steps: np.ndarray, curve: np.ndarray, bins: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """Geometric means over stretches of the curve: single measurements are too noisy to see the trend."""
     size = max(1, len(steps) // bins)
     whole = len(steps) // size * size

@@ -87,6 +87,11 @@ class ReplayBuffer:
         """Where the buffer lies and its chunks appear."""
         return self._observations.device
 
+    @property
+    def state(self) -> list[Tensor]:
+        """All that `add` changes, in place."""
+        return list(self._tensors().values())
+
     def __len__(self) -> int:
         """Steps that can be sampled. Reads from the device."""
         return int(self.n_starts(1))

@@ -146,7 +146,9 @@ class Run:
                 self.step = step + 1
                 self._progress.advance()
                 stop = self.should_stop
-                if stop or self.step == n or time.monotonic() - saved_at >= save_every:
+                due = self._stops.save_wanted or time.monotonic() - saved_at >= save_every
+                if stop or due or self.step == n:
+                    self._stops.save_wanted = False
                     self._save(self.step, capture(state))
                     saved, saved_at = self.step, time.monotonic()
                 if stop:

@@ -21,13 +21,15 @@ class StopRequests:
 
     A second Ctrl-C always does. SIGTERM may come several times (schedulers repeat it) and counts once.
 
-    Inside a job of submitit, which has handlers of its own, SIGTERM is left to it (the scheduler decides what
-    follows) and SIGUSR2, the announcement that the job's time is over, is taken over: once the run is saved,
-    `pass_on` gives it to submitit, which queues the job again.
+    Inside a job of submitit, which has handlers of its own, SIGTERM only announces that the scheduler is about
+    to end the job, or to preempt it: the run is saved and goes on while it is let (`save_wanted`). SIGUSR2,
+    the announcement that the job's time is over, is taken over: once the run is saved, `pass_on` gives it to
+    submitit, which queues the job again.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self.save_wanted = False
         self._deferring = False
         self._previous: dict[signal.Signals, object] = {}
 
@@ -40,6 +42,8 @@ class StopRequests:
             if callable(signal.getsignal(signal.SIGUSR2)):
                 wanted.append(signal.SIGUSR2)
             self._previous = {number: signal.signal(number, self._handle) for number in wanted}
+            if callable(signal.getsignal(signal.SIGTERM)) and signal.SIGTERM not in wanted:
+                self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._announce)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,6 +64,12 @@ class StopRequests:
         handler = self._previous.get(signal.SIGUSR2)
         if self.received == signal.SIGUSR2 and callable(handler):
             handler(signal.SIGUSR2, None)
+
+    def _announce(self, number: int, frame: FrameType | None) -> None:
+        self.save_wanted = True
+        handler = self._previous.get(signal.SIGTERM)
+        if callable(handler):
+            handler(number, frame)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = self.received == number == signal.SIGINT
