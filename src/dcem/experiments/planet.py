@@ -97,7 +97,11 @@ PRESETS: dict[str, dict[str, object]] = {
         "device": "cpu",
     },
     # The paper's setting, with PlaNet's 100 updates an episode of 250 actions, 16 environments at once.
-    "paper": {"updates_per_step": 6.4},
+    "paper": {
+        "planner": PlannerConfig(dtype="float16"),
+        "evaluation": PlannerConfig(dtype="float16"),
+        "updates_per_step": 6.4,
+    },
     # A small ensemble, planned with pessimistically: a planner finds the holes of a single model.
     "best": {
         "model": RSSMConfig(

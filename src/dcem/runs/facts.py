@@ -16,7 +16,12 @@ _PACKAGES = ("dcem", "torch", "numpy", "safetensors", "triton", "mujoco", "dm_co
 
 @functools.cache
 def commit() -> dict[str, object]:
-    """The commit this code runs from and whether files differ from it; None outside of git."""
+    """The commit this code runs from and whether files differ from it.
+
+    Where a copy of the code runs without its history, DCEM_COMMIT says which one it is, else both are None.
+    """
+    if told := os.environ.get("DCEM_COMMIT"):
+        return {"commit": told, "dirty": None}
     source = Path(__file__)
     if _git("ls-files", "--error-unmatch", source.name) is None:  # installed, or git is missing
         return {"commit": None, "dirty": None}
