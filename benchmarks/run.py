@@ -1,4 +1,4 @@
-"""Speed, memory and correctness beside peers, in one run: `make bench`, or `python benchmarks/run.py --help`.
+"""Speed, memory and correctness beside peers, in one run: `dcem bench`.
 
 Every contender lives in a process and an environment of its own. A case is timed in rounds; in each round
 every contender has its turn, so that what slows the machine down for a while slows them all.
@@ -22,7 +22,7 @@ from workers import Worker, WorkerError
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="dcem bench", description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a smoke run: few rounds, written to out/bench")
     parser.add_argument("--tables", nargs="+", choices=[t.name for t in TABLES], metavar="TABLE")
     parser.add_argument("--threads", type=int, default=2)

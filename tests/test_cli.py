@@ -1,6 +1,8 @@
 """The command line: what it refuses and how, what it runs, how it stops and goes on."""
 
+import importlib
 import re
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dcem import cli, experiments
-from dcem.commands import overrides
+from dcem.commands import bench, overrides
 from dcem.runs import load_checkpoint, read_record, read_records
 from toy.command import TOY, dcem, start, wait_for
 from toy.experiment import Config, Inner, Method
@@ -30,6 +32,9 @@ def empty_folder(tmp_path, monkeypatch):
             "there is no setting 'lrr'; did you mean lr? settings: seed, updates, lr, method, hidden",
         ),
         (["dropout=1"], "did you mean inner.dropout?"),
+        (["inner.dropuot=1"], "did you mean inner.dropout?"),
+        (["time_limt=1"], "did you mean time_limit?"),
+        (["form=x"], "did you mean from?"),
         (["inner=3"], "there is no setting 'inner'"),
         (["lr=abc"], "lr must be float, got abc"),
         (["lr=-1"], "lr must be positive, got -1.0"),
@@ -89,14 +94,18 @@ def test_a_bad_command_is_one_sentence_and_writes_nothing(words, message, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "required: COMMAND"),
-        (["trian"], "there is no command 'trian'; did you mean 'train'? known: train"),
+        ([], "commands:"),
+        (["--help-me"], "required: COMMAND"),
+        (["trian"], "there is no command 'trian' (did you mean train?); see dcem --help"),
+        (["fly"], "there is no command 'fly'; known: reproduce, train"),
         (["train"], "name an experiment"),
         (["train", "nothing"], "there is no experiment 'nothing'"),
         (["train", "no.such"], "experiment 'no.such' needs the module 'no', which was not found"),
         (["train", "os.path"], "must define Config to be an experiment"),
         (["train", TOY, "--experimental-rerun=x"], "unrecognized arguments"),
         (["train", TOY, "--config-dir=x"], "unrecognized arguments"),
+        (["eval", "x", "--episode", "3"], "unrecognized arguments: --episode 3 (did you mean --episodes?)"),
+        (["eval", "x", "--episodes", "few"], "argument --episodes: must be a whole number from 1, got few"),
     ],
 )
 def test_bad_names_list_the_good_ones(arguments, message, tmp_path, capsys):
@@ -158,6 +167,51 @@ def test_help_is_complete(capsys):
     ]:
         assert word in shown
     assert max(map(len, shown.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name not in ("train", "bench")])
+def test_every_command_has_examples_that_it_takes(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert "exit codes:" in shown
+    examples = re.findall(rf"^  dcem {command} (.*?)(?:  .*)?$", shown, re.MULTILINE)
+    assert examples
+    parser = importlib.import_module(cli.COMMANDS[command][0].split(":")[0])._parser()
+    for example in examples:
+        parser.parse_args(shlex.split(example))
+
+
+def test_bench_runs_the_checkout_s_benchmark_and_says_where_it_is_not(tmp_path, monkeypatch, capfd):
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "run.py").write_text("import sys\nprint(*sys.argv[1:])\nsys.exit(len(sys.argv) - 2)\n")
+    assert cli.main(["bench", "--quick"]) == 0
+    assert capfd.readouterr().out == "--quick\n"
+    assert cli.main(["bench", "a", "b", "c", "d"]) == 1
+    monkeypatch.setattr(bench, "CHECKOUTS", (tmp_path / "nowhere",))
+    assert cli.main(["bench"]) == 2
+    assert "run this in a checkout, where benchmarks/run.py is" in capfd.readouterr().err
+
+
+def test_the_version_is_known(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert re.match(r"dcem \S+", capsys.readouterr().out)
+
+
+def test_help_explains_every_setting_of_the_control_suite(capsys):
+    for name in ("planet", "embed", "ppo"):
+        assert cli.main(["train", name, "--help"]) == 0
+        shown = capsys.readouterr().out.split("with their defaults:")[1]
+        settings, presets = shown.split("presets:")
+        # A type in parentheses, then words about it.
+        unexplained = re.findall(r"^  (\S+=\S*) +\([^)]*\)$", settings, re.MULTILINE)
+        assert unexplained == []
+        assert "preset=tiny: " in presets
+        assert max(map(len, shown.splitlines())) <= 110
 
 
 def test_help_of_an_experiment_lists_its_settings(capsys):

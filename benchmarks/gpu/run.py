@@ -18,7 +18,7 @@ from pages import Table, grid, heading, markdown, write
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="dcem bench --gpu", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", default="unknown", help="the commit measured, for the record")
     args = parser.parse_args()

@@ -53,7 +53,11 @@ class Checkpoint(Unroll):
     def wrap(self, step: Step, t: int, n_iters: int) -> Step:
         if not torch.is_grad_enabled():
             return step
-        return lambda state, noise: checkpoint(step, state, noise, use_reentrant=False)
+        # A generator's state cannot be read while a CUDA graph is recorded; noise is drawn outside the step.
+        keep_random = not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+        return lambda state, noise: checkpoint(
+            step, state, noise, use_reentrant=False, preserve_rng_state=keep_random
+        )
 
 
 @dataclass(frozen=True)
@@ -113,3 +117,19 @@ class Detach(Unroll):
 
     def wrap(self, step: Step, t: int, n_iters: int) -> Step:
         return torch.no_grad()(step)
+
+
+MODES = ("unroll", "checkpoint", "truncate", "prune", "detach")
+
+
+def by_name(name: str, kept: float, n_iters: int) -> Unroll:
+    """A mode as configs and command lines name it; ``kept`` is the share of iterations or samples that count.
+
+    >>> by_name("truncate", 0.25, n_iters=10)
+    Truncate(n=3)
+    """
+    if name == "truncate":
+        return Truncate(math.ceil(kept * n_iters))
+    if name == "prune":
+        return Prune(kept)
+    return {"unroll": Unroll, "checkpoint": Checkpoint, "detach": Detach}[name]()

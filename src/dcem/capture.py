@@ -7,6 +7,7 @@ With `parameters`, the captured function is differentiable: its backward is a gr
 reach the inputs that require them and the parameters given.
 """
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,9 +30,14 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
             up runs f several times, and leaves them and the generator as they were.
         generator: a CUDA generator that f draws from, if not the default one. Every replay draws anew.
         warmup: runs before capturing.
+        eager: the first so many calls run f as it is, in place of a warm-up: for a training step, which must
+            not run more often than it is called.
 
     Without `parameters` and inputs that require gradients, f runs under `torch.no_grad`. A whole training
     step can still be captured, by a function that enables gradients and takes its step inside.
+
+    Capture before other results that depend on the parameters are made with gradients, or after they are
+    gone: while they live, CUDA cannot record a backward pass, and the call says so.
 
     A call with new shapes, dtypes, devices or requires_grad flags is captured anew; nothing is reused for a
     signature it was not made for. Inputs that are not on a CUDA device run f as it is. Outputs are copies,
@@ -45,12 +51,14 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         changes: Iterable[Tensor] = (),
         generator: Generator | None = None,
         warmup: int = 3,
+        eager: int = 0,
     ) -> None:
         self.f = f
         self.parameters = tuple(parameters)
         self.changes = tuple(changes)
         self.generator = generator
-        self.warmup = warmup
+        self.warmup = 0 if eager else warmup
+        self._eager_calls_left = eager
         self._graphs: dict[Any, _Graph | _GraphWithBackward] = {}
 
     def __call__(self, *inputs: Tensor) -> Any:
@@ -60,11 +68,14 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         tensors = (*inputs, *self.parameters, *self.changes)
         if not all(x.is_cuda for x in tensors) or not tensors:
             return self.f(*inputs)
+        if self._eager_calls_left:
+            self._eager_calls_left -= 1
+            return self.f(*inputs)
         wants_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *self.parameters))
         key = (wants_grad, *((x.shape, x.dtype, x.device, wants_grad and x.requires_grad) for x in inputs))
         if key not in self._graphs:
             make = _GraphWithBackward if wants_grad else _Graph
-            with _no_stream_warnings(), self._unchanged():
+            with _explained(), _no_stream_warnings(), _no_garbage_collection(), self._unchanged():
                 self._graphs[key] = make(self, inputs)
         return self._graphs[key](inputs)
 
@@ -184,6 +195,33 @@ def _no_stream_warnings() -> Iterator[None]:
         yield
     finally:
         set_warning(True)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """What is thrown away while capturing (another graph, say) would call CUDA and spoil the capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to do where CUDA only says that the legacy stream must not depend on a capture."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "legacy stream" not in f"{error} {error.__context__}":
+            raise
+        raise RuntimeError(
+            "capture: a parameter still belongs to results computed before, outside of the capture, with "
+            "gradients; delete those results, or call the captured function first"
+        ) from error
 
 
 def _run_aside(f: Callable[[], Any], times: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import subprocess
@@ -23,6 +24,7 @@ from dcem.experiments import evaluate, planet
 from dcem.experiments.film import CannotDrawError, film
 from dcem.models import RSSM, RSSMConfig
 from dcem.runs import load_checkpoint, read_records
+from dcem.runs.progress import Progress
 from toy.environment import Plane
 
 CPU = torch.device("cpu")
@@ -124,6 +126,47 @@ def test_eval_plays_every_episode_and_writes_them(trained: Path, capsys: pytest.
     assert f"mean      {mean:.2f}" in shown
 
 
+def test_eval_keeps_what_it_has_when_it_is_stopped(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    steps = 0
+
+    def advance(self: Progress) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 250:  # in the second episode
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "advance", advance)
+    words = ["--episodes", "3", "--at-once", "1", "--seed", "5", "--csv", str(tmp_path / "all.csv")]
+    assert cli.main(["eval", str(trained), *words]) == exits.INTERRUPTED
+    with (tmp_path / "all-first-1.csv").open() as file:
+        assert [row["seed"] for row in csv.DictReader(file)] == ["5"]
+    assert not (tmp_path / "all.csv").exists()
+    assert f"dcem eval {trained} --seed 6 --episodes 2" in capsys.readouterr().err
+
+
+def test_what_is_kept_of_a_run(trained: Path, tmp_path: Path) -> None:
+    assert cli.main(["export", str(trained), "--name", "a-b", "--results", str(tmp_path)]) == exits.DONE
+    kept = tmp_path / "planet" / "a-b" / "seed0"
+    with (kept / "curve.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    logged = [row for row in read_records(trained / "log.jsonl") if "eval/mean" in row]
+    assert float(rows[-1]["eval_mean"]) == logged[-1]["eval/mean"]
+    assert int(rows[-1]["env_steps"]) == logged[-1]["env_steps"]
+    assert json.loads((kept / "run.json").read_text())["experiment"] == "planet"
+
+    table = tmp_path / "evaluations.csv"
+    for run, seed in (("one", "5"), ("two", "5"), ("one", "6")):
+        words = ["--episodes", "2", "--samples", "10", "--seed", seed, "--table", str(table), "--run", run]
+        assert cli.main(["eval", str(trained), *words]) == exits.DONE
+    with table.open() as file:
+        found = [(row["controller"], row["run"], row["samples"], row["episode_seed"])
+                 for row in csv.DictReader(file)]  # fmt: skip
+    assert found == [("full-cem", run, "10", s) for run, s in
+                     (("one", "6"), ("one", "7"), ("two", "5"), ("two", "6"))]  # fmt: skip
+
+
 def test_shipped_weights_play_like_the_run_they_came_from(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,8 +174,8 @@ def test_shipped_weights_play_like_the_run_they_came_from(
     load = evaluate.pretrained.load
     monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
     both = [evaluate.load(what, CPU, samples=10) for what in (trained, "pendulum")]
-    assert both[0].config == both[1].config
-    assert both[0].config.evaluation.samples == 10
+    assert both[0].planner == both[1].planner
+    assert both[0].planner.samples == 10
     ours, theirs = (list(evaluate.play(what, episodes=2, seed=0, n_envs=2)) for what in both)
     assert ours == theirs
 
@@ -162,11 +205,10 @@ def test_one_episode_has_statistics_too() -> None:
 
 
 def test_a_film_has_a_frame_an_action(tmp_path: Path) -> None:
-    controller = Controller(
-        RSSM(2, 2, RSSMConfig(hidden=8, width=8)), PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
-    )
+    planner = PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
+    controller = Controller(RSSM(2, 2, RSSMConfig(hidden=8, width=8)), planner)
     path = tmp_path / "films" / "plane.mp4"
-    episode = film(evaluate.Trained(None, controller, Plane), path, seed=0, fps=10)
+    episode = film(evaluate.Trained("plane", planner, controller, Plane), path, seed=0, fps=10)
     assert episode.length == 20
     with imageio.get_reader(path) as film_reader:
         assert film_reader.count_frames() == 20
@@ -178,7 +220,8 @@ def test_what_cannot_be_drawn_is_not_filmed(tmp_path: Path) -> None:
         def render(self) -> np.ndarray:
             raise OSError("no GL here")
 
-    controller = Controller(RSSM(2, 2, RSSMConfig(hidden=8, width=8)), PlannerConfig(4, 2, 1, 1))
+    planner = PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
+    controller = Controller(RSSM(2, 2, RSSMConfig(hidden=8, width=8)), planner)
     with pytest.raises(CannotDrawError, match=r"no GL here.*MUJOCO_GL=egl draws without a screen"):
-        film(evaluate.Trained(None, controller, Broken), tmp_path / "film.mp4", seed=0, fps=10)
+        film(evaluate.Trained("plane", planner, controller, Broken), tmp_path / "film.mp4", seed=0, fps=10)
     assert not (tmp_path / "film.mp4").exists()

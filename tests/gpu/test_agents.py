@@ -17,7 +17,7 @@ from toy.environment import Plane
 
 pytestmark = pytest.mark.gpu
 
-MODEL = RSSMConfig(hidden=32, width=32, distance=4, normalize=True, members=2, pessimism=0.5)
+MODEL = RSSMConfig(hidden=128, width=136, distance=4, normalize=True, members=2, pessimism=0.5)
 CONFIG = PlanetConfig(
     model=MODEL,
     planner=PlannerConfig(samples=64, elites=8, iterations=3, horizon=4, dtype="float16"),

@@ -28,7 +28,8 @@ from dcem.runs import (
     seed_everything,
     set_rng_state,
 )
-from dcem.runs.config import variant
+from dcem.runs.config import check_numbers, variant
+from dcem.runs.files import seal, unseal
 from dcem.runs.signals import StopRequests
 from toy.experiment import Config, run
 
@@ -198,6 +199,49 @@ def test_a_schedulers_announcement_is_passed_on_after_saving(tmp_path):
         for number, handler in before.items():
             signal.signal(number, handler)
     assert seen == [(signal.SIGTERM, "running"), (signal.SIGUSR2, "interrupted")]
+
+
+def test_a_sigterm_that_belongs_to_another_saves_and_the_run_goes_on(tmp_path):
+    """As in a job of submitit: the scheduler may be about to kill it, or may not."""
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append(read_record(tmp_path)["step"]))
+    config = Config(updates=12, save_every=1000.0)
+    try:
+        interrupted(tmp_path, config, 3, signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [0], "it is passed on at once, before the step in hand is saved"
+    assert read_record(tmp_path)["status"] == "finished"
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("*.json"))
+    assert kept == ["step000000000004.json", "step000000000012.json"]
+
+
+@pytest.mark.parametrize("name", ["run.json", "log.jsonl", "checkpoints", "tensorboard", ".lock"])
+def test_a_folder_with_a_link_in_it_is_refused(name, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("precious\n" * 100)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(elsewhere)
+    with pytest.raises(RunError, match="must not be a link; link the whole run folder"):
+        train(tmp_path / "run", Config(updates=1))
+    assert elsewhere.read_text() == "precious\n" * 100
+
+
+def test_a_run_folder_may_be_a_link(tmp_path):
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "large disk")
+    train(tmp_path / "run", Config(updates=2))
+    assert load_checkpoint(tmp_path / "run").step == 2
+
+
+def test_notes_that_are_no_numbers_are_refused(tmp_path):
+    config = Config(updates=2)
+    train(tmp_path, config)
+    path = tmp_path / "checkpoints" / "step000000000002.json"
+    path.write_bytes(seal({**unseal(path.read_bytes()), "notes": {"log_bytes": "x", "log_end": 2}}))
+    with pytest.raises(RunError, match=r"notes of a checkpoint .* must be numbers"):
+        train(tmp_path, config)
 
 
 def test_without_a_main_thread_there_are_no_handlers_but_the_run_works(tmp_path):
@@ -382,6 +426,21 @@ def test_progress_as_a_bar(capsys):
     assert "toy" in shown
     assert "3/3" in shown
     assert "loss=0.5" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lr": float("inf")}, "lr must be finite, got inf"),
+        ({"pause": float("nan")}, "pause must be finite, got nan"),
+        ({"updates": 10**30}, "updates must be below .* in size"),
+        ({"hidden": (4, 10**30)}, "hidden must be below .* in size"),
+    ],
+)
+def test_numbers_nobody_can_use_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        check_numbers(Config(**change))
+    check_numbers(Config())
 
 
 def test_variants_are_named_by_what_they_change():

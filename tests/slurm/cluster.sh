@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real SLURM cluster of one node, this machine, with all of its files in one folder.
 #
-#   tests/slurm/cluster.sh start FOLDER   then: export SLURM_CONF=FOLDER/slurm.conf
+#   tests/slurm/cluster.sh start FOLDER   then: export SLURM_CONF=FOLDER/slurm.conf PATH=FOLDER/bin:$PATH
 #   tests/slurm/cluster.sh stop FOLDER
 #
 # Needs root. Installs Debian's slurm-wlm and munge where they are missing. Exits 77, with the reason on stderr,
@@ -64,6 +64,19 @@ NodeName=$host CPUs=$cpus RealMemory=$memory State=UNKNOWN
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=10
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF
 CONF
+  # submitit asks `sacct` how jobs ended, which needs a database; the controller remembers that much.
+  mkdir -p "$folder/bin"
+  cat >"$folder/bin/sacct" <<'SACCT'
+#!/usr/bin/env bash
+echo "JobID|State|NodeList"
+scontrol --oneliner show jobs | awk '{
+  split("", job)
+  for (i = 1; i <= NF; i++) { at = index($i, "="); job[substr($i, 1, at - 1)] = substr($i, at + 1) }
+  id = ("ArrayTaskId" in job) ? job["ArrayJobId"] "_" job["ArrayTaskId"] : job["JobId"]
+  if (job["JobState"] != "") print id "|" job["JobState"] "|" job["NodeList"]
+}'
+SACCT
+  chmod +x "$folder/bin/sacct"
   export SLURM_CONF=$folder/slurm.conf
   slurmctld && slurmd || { stop "$folder"; cannot "slurmctld and slurmd did not start"; }
   for _ in $(seq 60); do

@@ -2,14 +2,20 @@
 
 from dcem.agents.collect import Collector
 from dcem.agents.controller import Controller, Episode
-from dcem.agents.planet import Learner, Planet, PlanetConfig
+from dcem.agents.decoder_learner import DecoderConfig, DecoderLearner
+from dcem.agents.offline import Offline
+from dcem.agents.planet import Learner, OnlineConfig, Planet, PlanetConfig
 from dcem.agents.planner import Planner, PlannerConfig
 
 __all__ = [
     "Collector",
     "Controller",
+    "DecoderConfig",
+    "DecoderLearner",
     "Episode",
     "Learner",
+    "Offline",
+    "OnlineConfig",
     "Planet",
     "PlanetConfig",
     "Planner",

@@ -1,6 +1,6 @@
 """A world model and a planner as a controller: what an agent does once it need not explore or learn."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,14 +73,21 @@ class Controller:
         self._plan = Planner(model, planner, decoder, self._generator)
 
     @torch.no_grad()
-    def play(self, envs: ParallelEnv, seeds: Sequence[int]) -> Iterator[Episode]:
-        """An episode from every seed, in order, as many at once as there are environments."""
+    def play(
+        self, envs: ParallelEnv, seeds: Sequence[int], each_step: Callable[[], None] = lambda: None
+    ) -> Iterator[Episode]:
+        """An episode from every seed, in order, as many at once as there are environments.
+
+        `each_step` is called after every step of all of them.
+        """
         self._plan.refresh()
         self._generator.manual_seed(self.seed)
         for first in range(0, len(seeds), envs.num_envs):
-            yield from self._play_at_once(envs, seeds[first : first + envs.num_envs])
+            yield from self._play_at_once(envs, seeds[first : first + envs.num_envs], each_step)
 
-    def _play_at_once(self, envs: ParallelEnv, seeds: Sequence[int]) -> list[Episode]:
+    def _play_at_once(
+        self, envs: ParallelEnv, seeds: Sequence[int], each_step: Callable[[], None]
+    ) -> list[Episode]:
         # Environments that are left over play the last seed too: all are stepped together.
         everywhere = [*seeds, *[seeds[-1]] * (envs.num_envs - len(seeds))]
         states = self.model.initial(self._on_device(envs.reset(seed=everywhere)[0]))
@@ -94,6 +101,7 @@ class Controller:
             playing &= ~transition.ended
             observations, ended = map(self._on_device, (transition.observations, transition.ended))
             states = follow(self.model, states, actions, observations, ended)
+            each_step()
         return [Episode(*numbers) for numbers in zip(seeds, totals.tolist(), lengths.tolist(), strict=False)]
 
     def _on_device(self, array: np.ndarray) -> Tensor:

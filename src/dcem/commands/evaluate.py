@@ -10,39 +10,69 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dcem.commands.exits import DONE, EXIT_CODES, UsageError
+from dcem.commands.exits import DONE, INTERRUPTED, UsageError
+from dcem.commands.parser import Parser, positive
+from dcem.runs.progress import Progress
 
 if TYPE_CHECKING:
+    from dcem.agents import Episode
     from dcem.experiments.evaluate import Trained
 
 _EXAMPLES = """\
-examples:
   dcem eval runs/planet/best/seed0                        100 episodes of the newest checkpoint
   dcem eval cheetah-run --episodes 1                      weights that ship with the package
   dcem eval cheetah-run --samples 100 --elites 10         plan less, to see it on a small machine
-
+  dcem eval RUN --table results/dmc/evaluations.csv       also for the report's comparison
 """
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem eval` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
-    from dcem.experiments.evaluate import play, statistics, write_csv
+    from dcem.experiments.evaluate import play, statistics, steps_to_play, write_csv
 
     trained = load_trained(given)
     at_once = min(given.at_once or given.episodes, given.episodes)
     workers = min(at_once, os.cpu_count() or 1) if at_once > 1 else 0
+    path = given.csv or default_path(given.what, "evaluation.csv")
     start = time.monotonic()
     episodes = []
-    for episode in play(trained, given.episodes, given.seed, at_once, workers):
-        episodes.append(episode)
-        print(f"{len(episodes)}/{given.episodes}: return {episode.total:.1f}", file=sys.stderr, flush=True)
-    path = given.csv or default_path(given.what, "evaluation.csv")
+    steps = steps_to_play(trained, given.episodes, at_once)
+    progress = Progress(steps or 0, label=f"{given.episodes} episodes")
+    try:
+        for episode in play(trained, given.episodes, given.seed, at_once, workers, progress.advance):
+            episodes.append(episode)
+            progress.show({"mean return": sum(one.total for one in episodes) / len(episodes)})
+    except KeyboardInterrupt:
+        progress.close()
+        return _stopped(given, path, episodes)
+    progress.close()
     write_csv(path, episodes)
+    if given.table is not None:
+        from dcem.experiments.dmc_results import add_episodes, controller_of
+
+        controller = given.controller or controller_of(given.what)
+        run = given.run or Path(given.what).name
+        add_episodes(given.table, trained.task, controller, run, trained.planner, episodes)
     for name, value in statistics([episode.total for episode in episodes]).items():
         print(f"{name:9} {value:.2f}")
     print(f"\nevery episode: {path} ({time.monotonic() - start:.0f} s)")
     return DONE
+
+
+def _stopped(given: argparse.Namespace, path: Path, episodes: list[Episode]) -> int:
+    """Keep the episodes that are done, and say how to play the others."""
+    from dcem.experiments.evaluate import write_csv
+
+    done = len(episodes)
+    kept = ""
+    if done:
+        path = path.with_stem(f"{path.stem}-first-{done}")
+        write_csv(path, episodes)
+        kept = f", the {done} finished episodes are in {path}"
+    rest = f"--seed {given.seed + done} --episodes {given.episodes - done}"
+    print(f"stopped{kept}\nplay the others with: dcem eval {given.what} {rest}", file=sys.stderr)
+    return INTERRUPTED
 
 
 def load_trained(given: argparse.Namespace) -> Trained:
@@ -51,7 +81,7 @@ def load_trained(given: argparse.Namespace) -> Trained:
         import torch
 
         from dcem.experiments.evaluate import load
-        from dcem.experiments.planet import choose_device
+        from dcem.experiments.online import choose_device
     except ModuleNotFoundError as error:
         raise UsageError(
             f"the module {error.name!r} is not installed; pip install 'dcem[dmc]' has all that is needed"
@@ -64,7 +94,7 @@ def load_trained(given: argparse.Namespace) -> Trained:
     changes = {name: getattr(given, name) for name in ("samples", "elites", "iterations")}
     changes = {name: value for name, value in changes.items() if value is not None}
     try:
-        return load(given.what, choose_device(given.device), **changes)
+        return load(given.what, choose_device(given.device), given.snapshot, **changes)
     except (ValueError, PretrainedError, CheckpointError, RunError) as error:
         raise UsageError(str(error)) from error
 
@@ -78,30 +108,48 @@ def default_path(run_or_name: str, file: str) -> Path:
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """What `dcem eval` and `dcem play` both take."""
     parser.add_argument("what", metavar="RUN_OR_NAME", help="a run folder, or the name of weights that ship")
-    parser.add_argument("--seed", type=int, default=1_000_000, help="of the first episode (%(default)s)")
-    parser.add_argument("--samples", type=_positive, help="action sequences an iteration of the planner")
-    parser.add_argument("--elites", type=_positive, help="how many of them the next iteration starts from")
-    parser.add_argument("--iterations", type=_positive, help="iterations of the planner")
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="(%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1_000_000, metavar="K", help="of the first episode (%(default)s)"
+    )
+    for name, text in (
+        ("--samples", "N, candidates in an iteration of the planner"),
+        ("--elites", "k, how many of them the next iteration starts from"),
+        ("--iterations", "T, iterations of the planner"),
+    ):
+        parser.add_argument(name, type=positive, metavar=text[0], help=text)
+    parser.add_argument(
+        "--snapshot",
+        choices=["best", "last"],
+        default="best",
+        help="weights of a run with a decoder: those best at an evaluation, or the last (%(default)s)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="where to plan; auto is cuda where there is one (%(default)s)",
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dcem eval",
-        description="Play episodes with a trained controller, without exploration noise.",
-        epilog=_EXAMPLES + EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = Parser(
+        "eval",
+        "Play episodes with a trained controller, without exploration noise. Mean, median, quartiles and\n"
+        "the interquartile mean with a 95% interval go to stdout, every episode to a CSV. The settings of\n"
+        "the planner are those of the run unless an option changes them.",
+        _EXAMPLES,
     )
     add_common_options(parser)
-    parser.add_argument("--episodes", type=_positive, default=100, help="how many (%(default)s)")
-    parser.add_argument("--at-once", type=_positive, help="episodes played side by side (all)")
-    parser.add_argument("--csv", type=Path, help="where every episode is written (evaluation.csv of the run)")
+    parser.add_argument("--episodes", type=positive, default=100, metavar="E", help="how many (%(default)s)")
+    parser.add_argument("--at-once", type=positive, metavar="E", help="episodes played side by side (all)")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="where every episode is written (evaluation.csv of the run)"
+    )
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="a table of several controllers to write them into, too"
+    )
+    parser.add_argument(
+        "--controller", metavar="NAME", help="its name there (full-cem, latent-dcem or latent-dcem-ppo)"
+    )
+    parser.add_argument("--run", metavar="NAME", help="the run's name there (that of the folder)")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value

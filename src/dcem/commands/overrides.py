@@ -7,7 +7,6 @@ Nothing is ever instantiated from a `_target_`, and a single run has no files of
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import os
 import sys
@@ -27,14 +26,18 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dcem.commands.exits import UsageError
-from dcem.runs.config import require
+from dcem.commands.parser import near_settings
+from dcem.runs.config import check_numbers, require
 from dcem.runs.seeds import MAX_SEED
 
 _NAME = "dcem_experiment"
+_FEW = 20  # settings, that a sentence can list
 
 
 class Settings:
     """The settings of one experiment: a base config (the defaults, or a preset) and the words that change it.
+
+    `also` names other words that the command line takes, which a misspelt setting may have meant.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Config:
@@ -46,8 +49,8 @@ class Settings:
     [1, 2]
     """
 
-    def __init__(self, base: Any) -> None:
-        self.base = base
+    def __init__(self, base: Any, also: Sequence[str] = ()) -> None:
+        self.base, self.also = base, also
         self.fields = field_types(type(base))
         ConfigStore.instance().store(name=_NAME, node=_writable(OmegaConf.structured(base)))
 
@@ -77,6 +80,7 @@ class Settings:
     def from_hydra(self, composed: DictConfig) -> Any:
         """The dataclass that a composed Hydra config stands for."""
         config = _tuples_as_in(self.base, OmegaConf.to_object(composed))
+        check_numbers(config)
         require(0 <= config.seed <= MAX_SEED, "seed", config.seed, f"from 0 to {MAX_SEED}")
         return config
 
@@ -98,9 +102,11 @@ class Settings:
     def _check_key(self, key: str) -> None:
         if key in self.fields:
             return
-        near = difflib.get_close_matches(key, self.fields, n=3)
+        near = near_settings(key, [*self.fields, *self.also])
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(f"there is no setting {key!r}; {hint}settings: {', '.join(self.fields)}")
+        few = len(self.fields) <= _FEW
+        rest = f"settings: {', '.join(self.fields)}" if few else "--help lists all settings"
+        raise UsageError(f"there is no setting {key!r}; {hint}{rest}")
 
     def _compose(self, jobs: Sequence[list[str]]) -> list[Any]:
         configs = []
@@ -111,7 +117,7 @@ class Settings:
                 except (HydraException, OmegaConfBaseException) as error:
                     raise UsageError(self._wrong_type(error, words)) from error
                 except (ValueError, TypeError) as error:
-                    raise UsageError(str(error)) from error
+                    raise UsageError(_with_whole_key(str(error), words)) from error
         return configs
 
     def _wrong_type(self, error: Exception, words: list[str]) -> str:
@@ -181,6 +187,14 @@ def _type_text(hint: Any) -> str:
     if typing.get_origin(hint) in (list, tuple):
         return f"[{_type_text(typing.get_args(hint)[0])}, ...]"
     return getattr(hint, "__name__", str(hint))
+
+
+def _with_whole_key(message: str, words: Sequence[str]) -> str:
+    """A nested config knows its fields as `samples`; the command line knows them as `planner.samples`."""
+    field, space, rest = message.partition(" ")
+    keys = [word.partition("=")[0] for word in words]
+    whole = next((key for key in keys if key.endswith(f".{field}")), field)
+    return whole + space + rest
 
 
 def _writable(node: Any) -> Any:

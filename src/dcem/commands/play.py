@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dcem.commands.evaluate import add_common_options, default_path, load_trained
-from dcem.commands.exits import DONE, EXIT_CODES, FAILED, UsageError
+from dcem.commands.exits import DONE, FAILED, UsageError
+from dcem.commands.parser import Parser
 
 _EXAMPLES = """\
-examples:
   dcem play runs/planet/best/seed0                     an episode of the newest checkpoint
   dcem play cheetah-run --samples 100 --elites 10      plan less, to see it sooner
   dcem play cartpole                                   embedded DCEM beside CEM (also: cartpole-2, -8, -16)
-
 """
 
 
@@ -66,16 +65,14 @@ def _play_cartpole(given: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dcem play",
-        description="Film an episode of a trained controller.",
-        epilog=_EXAMPLES + EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = Parser(
+        "play",
+        "Film an episode of a trained controller.",
+        _EXAMPLES,
     )
     add_common_options(parser)
-    parser.add_argument("--output", type=Path, help="the film (play.mp4 of the run)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the film (play.mp4 of the run)")
     parser.add_argument(
-        "--fps", type=float, help="frames a second, one an action (25; cartpole: 10, half speed)"
+        "--fps", type=float, metavar="F", help="frames a second, one an action (25; cartpole: 10, half speed)"
     )
     return parser

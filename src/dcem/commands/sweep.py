@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcem.commands.exits import DONE, FAILED, INTERRUPTED, UsageError
 from dcem.commands.overrides import Settings, launch
+from dcem.commands.sweep_status import note_planned
 from dcem.runs import RunError, read_record
 from dcem.runs.config import to_json
 
@@ -49,6 +50,7 @@ def sweep(job: Job, settings: Settings, configs: list[Any], words: list[str], la
     if len(runs) < len(configs):
         raise UsageError("the sweep asks for the same run more than once")
     try:
+        note_planned(root, runs)
         with _passing_stops_on() if name == "joblib" else nullcontext():
             launch(functools.partial(_run, job), words, launcher, root / ".sweep", job.experiment)
     except KeyboardInterrupt:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcem import experiments
-from dcem.commands.exits import DONE, EXIT_CODES, FAILED, INTERRUPTED, UsageError
+from dcem.commands.exits import DONE, FAILED, INTERRUPTED, UsageError
+from dcem.commands.parser import Parser
+from dcem.commands.settings_help import settings_help
 from dcem.runs import CheckpointError, Interrupted, Run, RunError, read_record
-from dcem.runs.config import flatten, to_json, variant
+from dcem.runs.config import to_json, variant
 from dcem.runs.record import RECORD
 
 if TYPE_CHECKING:
@@ -37,15 +39,16 @@ beside the settings of the experiment:
 sweeps: with -m, key=a,b,c runs every combination; the state of each is listed at the end, and the same
 command runs what is left. hydra/launcher=joblib uses all cores, hydra/launcher=submitit_slurm a SLURM
 cluster; hydra.launcher.KEY=VALUE sets their options (n_jobs; partition, timeout_min, gpus_per_node, ...).
+"""
 
-examples:
+_EXAMPLES = """\
   dcem train regression --help                        every setting of this experiment
   dcem train cartpole preset=tiny                     see it work
   dcem train cartpole seed=1 time_limit=540           at most nine minutes, then again to go on
   dcem train regression method=gd,dcem seed=0,1,2 -m  six runs, one after the other
   dcem train regression 'seed=range(8)' -m hydra/launcher=joblib hydra.launcher.n_jobs=4
+  dcem train embed from=runs/planet/best/seed0        start from what another run has learned
   dcem train planet seed=0,1 -m hydra/launcher=submitit_slurm hydra.launcher.timeout_min=240
-
 """
 
 
@@ -59,12 +62,15 @@ def main(arguments: Sequence[str]) -> int:
     if given.experiment is None:
         raise UsageError(f"name an experiment: {', '.join(experiments.EXPERIMENTS)}")
     module = load_experiment(given.experiment)
-    options, launcher, words = _sort(given.settings)
+    options, launcher, words = _sort(given.settings, given.multirun)
     if launcher and not given.multirun:
         raise UsageError(f"{launcher[0]} is for sweeps; add -m")
     job = Job.plan(given.experiment, module, options, shlex.join(["dcem", "train", *arguments]))
     settings = _settings(job.base)
     configs = settings.sweep(words) if given.multirun else [settings.config(words)]
+    on_this_machine = not any("slurm" in word for word in launcher)
+    for config in configs:
+        _check(module, config, on_this_machine)
     if given.dry_run:
         for config in configs:
             print(f"{job.folder(config, given.multirun)}\n{json.dumps(to_json(config), indent=1)}")
@@ -186,14 +192,12 @@ def load_experiment(name: str) -> Any:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dcem train",
+    parser = Parser(
+        "train",
+        f"{_DESCRIPTION}\nexperiments: {', '.join(experiments.EXPERIMENTS)}\n\n{_MORE_HELP}",
+        _EXAMPLES,
         usage="dcem train EXPERIMENT [key=value ...] [-m]",
-        description=f"{_DESCRIPTION}\nexperiments: {', '.join(experiments.EXPERIMENTS)}",
-        epilog=_MORE_HELP + EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
-        allow_abbrev=False,
     )
     parser.add_argument("experiment", metavar="EXPERIMENT", nargs="?", help="a name, or a module of your own")
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings of the experiment")
@@ -206,19 +210,10 @@ def _parser() -> argparse.ArgumentParser:
 def _experiment_help(name: str) -> str:
     module = load_experiment(name)
     settings = _settings(module.Config())
-    title = f"settings of {name}, with their defaults"
-    presets = "".join(
-        f"  preset={preset}: {', '.join(f'{key}={_as_typed(value)}' for key, value in changes.items())}\n"
-        for preset, changes in module.PRESETS.items()
-    )
-    defaults = {key: f"{key}={_as_typed(value)}" for key, value in flatten(settings.base).items()}
-    width = max(map(len, defaults.values()))
-    lines = [f"  {text:{width}}  ({settings.fields[key]})" for key, text in defaults.items()]
-    about = (module.Config.__doc__ or "").strip()
-    return f"\n{title}:\n" + "\n".join(lines) + f"\n\n{about}\n\npresets:\n{presets}"
+    return settings_help(name, module.Config, settings.fields, module.PRESETS)
 
 
-def _sort(words: Sequence[str]) -> tuple[Options, list[str], list[str]]:
+def _sort(words: Sequence[str], multirun: bool) -> tuple[Options, list[str], list[str]]:
     """The words of the command line: our options, those for the launcher, settings of the experiment."""
     options: dict[str, str] = {}
     launcher, settings = [], []
@@ -228,9 +223,19 @@ def _sort(words: Sequence[str]) -> tuple[Options, list[str], list[str]]:
             options[key] = value
         elif key.lstrip("+~").startswith(("hydra/", "hydra.")):
             launcher.append(word)
+        elif key == "from" and equals:
+            settings.append(f"source={_path(value, multirun)}")
         else:
             settings.append(word)
     return Options.parse(options), launcher, settings
+
+
+def _path(value: str, multirun: bool) -> str:
+    """Commas and equals signs in the name of a run folder mean something to Hydra; quotes protect them."""
+    if multirun or value[:1] in ("'", '"'):
+        return value
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _settings(base: Any) -> Settings:
@@ -240,12 +245,21 @@ def _settings(base: Any) -> Settings:
         raise UsageError(
             f"the module {error.name!r} is not installed; pip install 'dcem[experiments]'"
         ) from error
-    return Settings(base)
+    return Settings(base, also=[*(field.name for field in dataclasses.fields(Options)), "from"])
 
 
-def _as_typed(value: Any) -> str:
-    plain = to_json(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, separators=(",", ":"))
+def _check(module: Any, config: Any, on_this_machine: bool) -> None:
+    """What a config cannot check by itself: the device, and what the experiment's own `check` looks at."""
+    if on_this_machine and getattr(config, "device", None) == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UsageError("device must be cpu or auto here: there is no CUDA device, got cuda")
+    if hasattr(module, "check"):
+        try:
+            module.check(config)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
 
 def _is_finished(folder: Path, config: Any) -> bool:

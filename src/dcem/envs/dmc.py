@@ -205,7 +205,12 @@ class GymnasiumEnv(ControlEnv):
     ) -> None:
         rendering = {} if render_mode is None else {"render_mode": render_mode}
         # Counting the time limit here makes it part of the state without reaching into wrappers.
-        self._env = gymnasium.make(task, max_episode_steps=-1, disable_env_checker=True, **rendering)
+        try:
+            self._env = gymnasium.make(task, max_episode_steps=-1, disable_env_checker=True, **rendering)
+        except gymnasium.error.Error as error:
+            raise ValueError(
+                f"task must be a Gymnasium id that can be made, got {task!r}: {error}"
+            ) from error
         actions = self._env.action_space
         if not isinstance(actions, Box):
             raise ValueError(f"task must have continuous (Box) actions, got {task!r} with {actions}.")
@@ -269,10 +274,12 @@ class GymnasiumEnv(ControlEnv):
             env.state = np.array(state["state"])
         elif "physics" in state:
             _set_physics_state(env.model, env.data, state["physics"])
-            # These tasks read positions that MuJoCo leaves one substep behind; mj_forward renewed them.
+            # These tasks read positions that MuJoCo leaves one substep behind; mj_forward renewed them. What
+            # has another size belongs to contacts, which the next step finds anew.
             for name, now in _arrays(env.data).items():
-                if now.shape == state["derived"][name].shape:
-                    now[...] = state["derived"][name]
+                saved = state["derived"].get(name)
+                if saved is not None and now.shape == saved.shape:
+                    now[...] = saved
         else:
             env.set_state(state["own"])
 

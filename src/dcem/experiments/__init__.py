@@ -5,7 +5,10 @@ An experiment is a module with three names:
 - `Config`: a frozen dataclass with a default for every field, `seed: int` among them, whose `__post_init__`
   checks ranges and combinations (`dcem.runs.require` words the errors);
 - `PRESETS`: named changes to the defaults, for example `{"tiny": {"updates": 20}}`;
-- `run(config, run)`: does the work, with `run: dcem.runs.Run` for the loop, the log and the checkpoints.
+- `run(config, run)`: does the work, with `run: dcem.runs.Run` for the loop, the log and the checkpoints;
+
+and, where a config must be held against more than itself (does the task exist?), a fourth: `check(config)`,
+which raises ValueError before anything is started.
 
 `tests/toy/experiment.py` is a small complete one.
 """
@@ -24,6 +27,8 @@ EXPERIMENTS: dict[str, str] = {
     "cartpole-grid": "dcem.experiments.cartpole_grid",
     "cartpole-baselines": "dcem.experiments.cartpole_baselines",
     "planet": "dcem.experiments.planet",
+    "embed": "dcem.experiments.embed",
+    "ppo": "dcem.experiments.ppo",
 }
 
 

@@ -62,6 +62,7 @@ class Training:
             require(getattr(self, name) > 0, name, getattr(self, name), "positive")
         require(1 <= self.n_elite <= self.n_samples, "n_elite", self.n_elite, "from 1 to n_samples")
         require(self.patience >= 0, "patience", self.patience, "at least 0")
+        require(min(self.hidden, default=1) >= 1, "hidden", self.hidden, "positive sizes")
         require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
 
     @property

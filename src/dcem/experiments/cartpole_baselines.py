@@ -65,6 +65,7 @@ class Config:
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         require(set(self.experts) <= set(EXPERTS), "experts", self.experts, f"some of {list(EXPERTS)}")
         require(min(self.latent_dims, default=1) >= 1, "latent_dims", self.latent_dims, "at least 1")
+        require(min(self.seeds, default=0) >= 0, "seeds", self.seeds, "at least 0")
         require(self.lr > 0, "lr", self.lr, "positive")
 
 

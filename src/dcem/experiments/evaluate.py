@@ -1,20 +1,11 @@
-"""Evaluating what was trained: any run of an experiment with a controller, and the weights that ship.
-
-Such an experiment has, beside what all have (`dcem.experiments`):
-
-- `environment(config)`: a function that makes one environment, with `render_mode` if given;
-- `weights(tree)`: the weights in a checkpoint's tree;
-- `controller(config, weights, device)`: a `dcem.agents.Controller`;
-- a field `evaluation` in its Config, the planner that is evaluated.
-"""
+"""Evaluating what was trained: any run of an experiment with a controller, and the weights that ship."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import enum
 import io
-import typing
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -24,13 +15,13 @@ import gymnasium
 import numpy as np
 import torch
 
-from dcem import experiments, pretrained
-from dcem.agents import Controller, Episode
+from dcem import pretrained
+from dcem.agents import Controller, Episode, PlannerConfig
+from dcem.envs.dmc import ControlEnv
 from dcem.envs.vector import ParallelEnv
+from dcem.experiments.source import load_source, read_stored
 from dcem.pretrained.hub import FOLDER
-from dcem.runs import load_checkpoint, read_record
 from dcem.runs.files import write_bytes
-from dcem.runs.record import RECORD
 
 _RESAMPLES = 10_000
 _CONFIDENCE = 0.95
@@ -39,32 +30,59 @@ _CONFIDENCE = 0.95
 class Trained(NamedTuple):
     """A controller and the task it was trained for."""
 
-    config: Any
+    task: str
+    planner: PlannerConfig
     controller: Controller
     environment: Callable[..., gymnasium.Env]
 
 
-def load(run_or_name: str | Path, device: torch.device, **planner: int | str) -> Trained:
-    """The controller of a run folder or of weights that ship, its planner changed as told (`samples=100`)."""
-    name, values, weights = _stored(run_or_name)
-    module: Any = experiments.load(name)
-    config = _from_json(module.Config, values)
+def load(run_or_name: str | Path, device: torch.device, snapshot: str = "best", **planner: Any) -> Trained:
+    """The controller of a run folder or of weights that ship, its planner changed as told (`samples=100`).
+
+    `snapshot` is explained at `dcem.experiments.source.load_source`.
+    """
+    source = load_source(run_or_name, snapshot)
     if device.type == "cpu":
         planner = {"dtype": "float32", **planner}  # half precision is slow there
-    config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, **planner))
-    return Trained(config, module.controller(config, weights, device), module.environment(config))
+    changed = dataclasses.replace(source.planner, **planner)
+    model, decoder = source.model.requires_grad_(False).to(device), source.decoder
+    if decoder is not None:
+        decoder.requires_grad_(False).to(device)
+    return Trained(
+        source.task, changed, Controller(model, changed, decoder=decoder), source.pieces.environment()
+    )
 
 
-def ship(run: str | Path, name: str, folder: Path | str = FOLDER) -> Path:
+def ship(run: str | Path, name: str, folder: Path | str = FOLDER, snapshot: str = "best") -> Path:
     """Keep the weights of a run under a name that `load` takes; returns the file."""
-    experiment, config, weights = _stored(run)
-    return pretrained.save(name, {"experiment": experiment, "config": config}, weights, folder)
+    stored = read_stored(run, snapshot)
+    described: dict[str, Any] = {"experiment": stored.experiment, "config": stored.config}
+    if stored.pieces is not None:
+        described["pieces"] = stored.pieces
+    return pretrained.save(name, described, stored.weights, folder)
 
 
-def play(trained: Trained, episodes: int, seed: int, n_envs: int, n_workers: int = 0) -> Iterator[Episode]:
-    """Episodes from the seeds `seed`, `seed + 1`, …, `n_envs` at once."""
+def play(
+    trained: Trained,
+    episodes: int,
+    seed: int,
+    n_envs: int,
+    n_workers: int = 0,
+    each_step: Callable[[], None] = lambda: None,
+) -> Iterator[Episode]:
+    """Episodes from the seeds `seed`, `seed + 1`, …, `n_envs` at once, as `Controller.play` plays them."""
     with closing(ParallelEnv(trained.environment, n_envs, n_workers)) as envs:
-        yield from trained.controller.play(envs, range(seed, seed + episodes))
+        yield from trained.controller.play(envs, range(seed, seed + episodes), each_step)
+
+
+def steps_to_play(trained: Trained, episodes: int, n_envs: int) -> int | None:
+    """How many steps of all environments that takes; None for a task without a time limit."""
+    with closing(trained.environment()) as env:
+        task = env.unwrapped
+        assert isinstance(task, ControlEnv)
+        if task.episode_steps is None:
+            return None
+        return math.ceil(episodes / n_envs) * math.ceil(task.episode_steps / task.action_repeat)
 
 
 def statistics(returns: Sequence[float]) -> dict[str, float]:
@@ -108,38 +126,3 @@ def write_csv(path: Path, episodes: Sequence[Episode]) -> None:
     writer.writerows(episodes)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, text.getvalue().encode())
-
-
-def _stored(run_or_name: str | Path) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
-    """Experiment, config as JSON, weights."""
-    if (Path(run_or_name) / RECORD).exists():
-        record = read_record(run_or_name)
-        module: Any = experiments.load(record["experiment"])
-        weights = getattr(module, "weights", None)
-        if weights is None:
-            raise ValueError(
-                f"{run_or_name} must be a run with a controller, got one of {record['experiment']}"
-            )
-        return record["experiment"], record["config"], weights(load_checkpoint(run_or_name).tree)
-    if Path(run_or_name).exists():
-        raise ValueError(f"{run_or_name} must be a run folder or a shipped model, but it has no {RECORD}")
-    entry, weights = pretrained.load(str(run_or_name))
-    if not hasattr(experiments.load(entry["experiment"]), "weights"):
-        raise ValueError(
-            f"{run_or_name} must be a controller with an environment, got one of {entry['experiment']}"
-        )
-    return entry["experiment"], entry["config"], weights
-
-
-def _from_json(kind: Any, values: dict[str, Any]) -> Any:
-    """The dataclass that `dcem.runs.config.to_json` turned into these values."""
-    hints = typing.get_type_hints(kind)
-    return kind(**{name: _value(hints[name], value) for name, value in values.items()})
-
-
-def _value(hint: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return _from_json(hint, value)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint[value]
-    return tuple(value) if isinstance(value, list) else value

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +16,8 @@ from dcem.agents import Controller, Planet, PlanetConfig, PlannerConfig
 from dcem.agents.controller import flat_size
 from dcem.envs.dmc import ControlEnv, make_env
 from dcem.envs.vector import ParallelEnv
-from dcem.models import RSSM, RSSMConfig
+from dcem.experiments.online import Clock, choose_device, evaluate, every, summary
+from dcem.models import RSSMConfig
 from dcem.runs import Run, require
 
 ANGLES = {"cheetah-run": (1,)}
@@ -66,6 +65,8 @@ class Config(PlanetConfig):
         super().__post_init__()
         for name in ("env_steps", "n_envs", "eval_every", "eval_episodes", "log_every"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        repeat = self.action_repeat
+        require(repeat is None or repeat >= 1, "action_repeat", repeat, "null or at least 1")
         require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
         require(self.save_every > 0, "save_every", self.save_every, "positive")
         require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
@@ -126,6 +127,14 @@ PRESETS: dict[str, dict[str, object]] = {
 }
 
 
+def check(config: Config) -> None:
+    """The task must exist, with the angles that the model is to see."""
+    with closing(environment(config)()) as env:
+        size = flat_size(env.observation_space)
+    angles = config.agent.model.angles
+    require(max(angles, default=0) < size, "model.angles", angles, f"below {size}, the observation's size")
+
+
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and leave the agent in the run's checkpoint."""
     device = choose_device(config.device)
@@ -135,7 +144,7 @@ def run(config: Config, run: Run) -> None:
     with closing(make()) as probe:
         at_once = config.n_envs * probe.action_repeat
     n_steps = math.ceil(config.env_steps / at_once)
-    evaluations = _every(config.eval_every / at_once, n_steps)
+    evaluations = every(config.eval_every / at_once, n_steps)
     with (
         closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs,
         closing(
@@ -144,14 +153,14 @@ def run(config: Config, run: Run) -> None:
     ):
         agent = Planet(envs, config.agent, config.seed, device)
         controller = Controller(agent.model, config.evaluation)
-        clock = _Clock(run.step)
+        clock = Clock(run.step)
         for step in run.steps(n_steps, {"agent": agent}, save_every=config.save_every):
             agent.step()
             done = step + 1
             if done % config.log_every == 0 or done in evaluations:
-                figures = {"env_steps": done * at_once, **_summary(agent, clock.lap(done) * at_once)}
+                figures = {"env_steps": done * at_once, **summary(agent, clock.lap(done) * at_once)}
                 if done in evaluations:
-                    figures |= _evaluate(controller, tests)
+                    figures |= evaluate(controller, tests, EVALUATION_SEED)
                 run.log(step, **figures)
                 clock.lap(done)
 
@@ -164,67 +173,3 @@ def environment(config: Config) -> Callable[..., ControlEnv]:
 def weights(checkpoint: Any) -> dict[str, Tensor]:
     """The weights to evaluate or to ship, out of the tree that a checkpoint of this experiment holds."""
     return checkpoint["objects"]["agent"]["learner"]["average"]
-
-
-def controller(config: Config, weights: dict[str, Tensor], device: torch.device) -> Controller:
-    """The controller that a run with this config evaluates."""
-    with closing(environment(config)()) as env:
-        sizes = flat_size(env.observation_space), flat_size(env.action_space)
-    model = RSSM(*sizes, config.agent.model)
-    model.load_state_dict(weights)
-    return Controller(model.requires_grad_(False).to(device), config.evaluation)
-
-
-def choose_device(name: str) -> torch.device:
-    """What `cpu`, `cuda` or `auto` stands for here."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
-
-
-def _every(interval: float, n: int) -> set[int]:
-    """The multiples of an interval, rounded up, below n, and n.
-
-    >>> sorted(_every(2.5, 9))
-    [3, 5, 8, 9]
-    """
-    return {math.ceil(k * interval) for k in range(1, math.ceil(n / interval))} | {n}
-
-
-class _Clock:
-    """How fast a count goes up."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._time = count, time.monotonic()
-
-    def lap(self, count: int) -> float:
-        """Counts a second since the last lap."""
-        now = time.monotonic()
-        rate = (count - self._count) / max(now - self._time, 1e-9)
-        self._count, self._time = count, now
-        return rate
-
-
-def _summary(agent: Planet, rate: float) -> dict[str, float]:
-    """What people watch first, then what explains it. Waits for the device."""
-    losses, times = agent.learner.read(), agent.stopwatch.read()
-    returns = agent.collector.returns
-    return {
-        **({"return": float(np.mean(returns))} if returns else {}),
-        "env_steps_per_s": rate,
-        **losses,
-        **{f"ms/{part}": value for part, value in times.items()},
-        "episodes": agent.collector.episodes,
-        "updates": agent.learner.updates,
-    }
-
-
-def _evaluate(controller: Controller, envs: ParallelEnv) -> dict[str, float]:
-    """The same episodes every time, all at once."""
-    start = time.monotonic()
-    seeds = range(EVALUATION_SEED, EVALUATION_SEED + envs.num_envs)
-    returns = [episode.total for episode in controller.play(envs, seeds)]
-    q1, median, q3 = np.percentile(returns, [25, 50, 75]).tolist()
-    seconds = time.monotonic() - start
-    figures = {"mean": float(np.mean(returns)), "median": median, "q1": q1, "q3": q3, "seconds": seconds}
-    return {f"eval/{name}": value for name, value in figures.items()}

@@ -67,10 +67,12 @@ class RSSMConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("layers", "reward_weight", "pessimism"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.std <= 0:
+        if not self.std > 0:
             raise ValueError(f"std must be positive, got {self.std}")
+        if min(self.angles, default=0) < 0:
+            raise ValueError(f"angles must be indices of the observation, got {self.angles}")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
         if self.loss not in LOSSES:
@@ -155,7 +157,7 @@ class RSSM(nn.Module):
         else:
             x = mean + std * noise.reshape(-1, self.config.members, self.features).transpose(0, 1)
         states = torch.cat([hidden, x], dim=-1)
-        cost = self._cost(self.reward_head(states).squeeze(-1))
+        cost = self.cost(self.reward_head(states).squeeze(-1))
         return states.transpose(0, 1).reshape(*batch, self.state_dim), cost.reshape(batch)
 
     def predict(self, hidden: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,8 +179,8 @@ class RSSM(nn.Module):
         x = state.unflatten(-1, (self.config.members, self.member_dim))[..., self.config.hidden :]
         return self.normalizer.decode(x.mean(dim=-2))
 
-    def _cost(self, rewards: Tensor) -> Tensor:
-        """(M, N) → (N,)."""
+    def cost(self, rewards: Tensor) -> Tensor:
+        """The planner's cost (N,) of what the members say that steps earn, (M, N)."""
         mean = rewards.mean(dim=0)
         if self.config.members == 1 or self.config.pessimism == 0:
             return -mean

@@ -15,7 +15,7 @@ from dcem.capture import capture
 from dcem.models.rssm import RSSM
 from dcem.models.rssm_kernels import cost_kernel, reward_kernel, rollout_kernel, team_rollout_kernel
 
-LIMIT = 256  # units of a layer: a block of weights holds all of a unit's inputs
+LEAST, LIMIT = 128, 256  # units of a layer: a block of weights holds all of a unit's inputs
 INPUT_LIMIT = 64  # features and actions
 PROCESSORS = 132  # of the GPU that the shapes below were measured on
 TEAM_ROWS = 16 * PROCESSORS  # up to so many trajectories, teams of programs share a tile
@@ -35,7 +35,8 @@ class Shape(NamedTuple):
 def fits(model: RSSM) -> bool:
     """Whether there is a `FusedRollout` of this model."""
     config, inputs = model.config, model.features + model.action_dim
-    return config.layers == 2 and max(config.hidden, config.width) <= LIMIT and inputs <= INPUT_LIMIT
+    sizes = config.hidden, config.width
+    return config.layers == 2 and LEAST <= min(sizes) <= max(sizes) <= LIMIT and inputs <= INPUT_LIMIT
 
 
 class FusedRollout:
@@ -49,7 +50,7 @@ class FusedRollout:
         config, inputs = model.config, model.features + model.action_dim
         if not fits(model):
             raise ValueError(
-                f"FusedRollout: model must have 2 layers, at most {LIMIT} units in each and at most "
+                f"FusedRollout: model must have 2 layers, {LEAST} to {LIMIT} units in each and at most "
                 f"{INPUT_LIMIT} features and actions, got {config.layers} layers, {config.hidden} hidden "
                 f"units, width {config.width}, {inputs} features and actions"
             )

@@ -126,7 +126,7 @@ class Plain:
         ACTIVATIONS[activation].write(before, after)
 
 
-def _between_products(x: Tensor) -> Any:
+def kernels_between_products(x: Tensor) -> Any:
     """`Plain`, or kernels that do the same."""
     return fused if fused is not None and x.is_cuda and x.dtype in fused.DTYPES else Plain
 
@@ -138,7 +138,7 @@ class Filter(Function):
     def forward(
         ctx: Any, inputs: Tensor, hidden_weight: Tensor, input_weight: Tensor, bias: Tensor
     ) -> Tensor:
-        do = _between_products(inputs)
+        do = kernels_between_products(inputs)
         (members, H, _), (length, chunks, _) = hidden_weight.shape, inputs.shape
         inputs = inputs.flatten(0, 1).expand(members, -1, -1)
         gates = inputs.new_empty(members, length * chunks, 4 * H)
@@ -155,7 +155,7 @@ class Filter(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, hidden_weight, gates, hidden = ctx.saved_tensors
-        do = _between_products(inputs)
+        do = kernels_between_products(inputs)
         H, before, to_hidden = hidden.shape[-1], hidden[:, :-1], hidden_weight.mT
         grad = grad.clone(memory_format=torch.contiguous_format).unflatten(1, gates.shape[1:3])
         grad_gates = do.slopes(gates, before)
@@ -189,7 +189,7 @@ class Head(Function):
 
     @staticmethod
     def forward(ctx: Any, activation: str, x: Tensor, *parameters: Tensor) -> Tensor:
-        do, weights, biases = _between_products(x), parameters[::2], parameters[1::2]
+        do, weights, biases = kernels_between_products(x), parameters[::2], parameters[1::2]
         layers, befores = [x], []
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
             before, after = x.new_empty(2, *x.shape[:2], weight.shape[-1])
@@ -237,7 +237,7 @@ class OpenLoop(Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         do, spans, weights, biases = (
-            _between_products(hidden),
+            kernels_between_products(hidden),
             rollout.spans,
             parameters[::2],
             parameters[1::2],
@@ -294,7 +294,7 @@ class OpenLoop(Function):
         weights, inner = rest[: len(rest) // 2 + 1], rest[len(rest) // 2 + 1 :]
         backward = ACTIVATIONS[ctx.rollout.activation].backward
         H, X = hidden_weight.shape[1], grad_states.shape[-1] - hidden_weight.shape[1]
-        do, to_hidden, to_x = _between_products(states), hidden_weight.mT, input_weight[:, :X].mT
+        do, to_hidden, to_x = kernels_between_products(states), hidden_weight.mT, input_weight[:, :X].mT
 
         going_on = states[:, : spans[-1].start]
         grad = torch.empty_like(states)[..., : H + X].copy_(grad_states)

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dcem.runs.files import regular_file, seal, unseal, write_bytes
+from dcem.runs.files import read_small, seal, unseal, write_bytes
 from dcem.runs.tensors import read_tensors, write_tensors
 
 FOLDER = Path(__file__).parent
@@ -75,7 +75,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     if not (folder / _MANIFEST).exists():
         return {}
     try:
-        weights = unseal(regular_file(folder, _MANIFEST).read_bytes())["weights"]
+        weights = unseal(read_small(folder, _MANIFEST))["weights"]
         if not isinstance(weights, dict):
             raise ValueError(f"weights must be an object, got {weights!r}")
         return weights

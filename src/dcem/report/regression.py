@@ -261,15 +261,19 @@ def table(variants: Sequence[Variant]) -> list[dict[str, str]]:
 
 
 def in_words(variants: Sequence[Variant]) -> str:
+    return " ".join(sentences(variants))
+
+
+def sentences(variants: Sequence[Variant]) -> list[str]:
     """What the numbers say about the paper's claims: DCEM stays at a minimum, gradient descent walks past."""
     found = {variant.name: variant for variant in variants}
     if not all(name in found for name in PAPER):
-        return "The comparison needs the results of both dcem and gd."
+        return ["The comparison needs the results of both dcem and gd."]
     dcem, gd = (found[name] for name in PAPER)
     walks_past = gd.growth.min() > 10
     stays = dcem.growth.max() <= 2
     minima = dcem.at_minimum.min() > gd.at_minimum.max() and dcem.at_minimum.mean() > 0.5
-    sentences = [
+    said = [
         f"The claim that gradient descent leaves its prediction when it takes more steps than in training is "
         f"{_verdict(walks_past)}: at {gd.errors.shape[1]} iterations its error is {_factor(gd.growth)} that "
         f"at {gd.config['n_iters']}.",
@@ -283,11 +287,11 @@ def in_words(variants: Sequence[Variant]) -> str:
         if trick in found:
             variant = found[trick]
             rescued = variant.growth.max() <= 2 and variant.at_minimum.min() > 0.5
-            sentences.append(
+            said.append(
                 f"{variant.label}: {'rescues' if rescued else 'does not rescue'} gradient descent "
                 f"(error {_factor(variant.growth)} that in training, {variant.at_minimum.mean():.0%} minima)."
             )
-    return " ".join(sentences)
+    return said
 
 
 def _verdict(holds: bool) -> str:

@@ -128,18 +128,32 @@ class ReplayBuffer:
         self._first[self._rows, entry] = torch.where(ended, self._written, kept)
         self._end[self._rows, entry] = self._written
 
-    def n_starts(self, length: int) -> Tensor:
-        """How many different chunks of that length can be sampled, () on the device."""
-        return self._starts(length)[1].sum()
+    def close_episodes(self) -> None:
+        """End every open episode at its last observation that is stored, because another will begin."""
+        begun = self._written > self._first[self._rows, self._episode % self._max_episodes]
+        self._episode += begun
+        entry = self._episode % self._max_episodes
+        self._first[self._rows, entry] = self._written
+        self._end[self._rows, entry] = self._written
 
-    def sample(self, batch: int = 50, length: int = 50, generator: torch.Generator | None = None) -> Chunk:
+    def n_starts(self, length: int, from_start: bool = False) -> Tensor:
+        """How many different chunks of that length can be sampled, () on the device."""
+        return self._starts(length, from_start)[1].sum()
+
+    def sample(
+        self,
+        batch: int = 50,
+        length: int = 50,
+        generator: torch.Generator | None = None,
+        from_start: bool = False,
+    ) -> Chunk:
         """``batch`` chunks of ``length`` steps, drawn uniformly from all that lie within one episode.
 
-        Open episodes take part as far as they have come. When there is no such chunk, this raises on the
-        CPU; elsewhere, where finding out would wait for the device, the chunks are NaN: see
-        :meth:`n_starts`.
+        With ``from_start``, from those with which an episode begins. Open episodes take part as far as they
+        have come. When there is no such chunk, this raises on the CPU; elsewhere, where finding out would
+        wait for the device, the chunks are NaN: see :meth:`n_starts`.
         """
-        first, starts = self._starts(length)
+        first, starts = self._starts(length, from_start)
         ends = starts.flatten().cumsum(0)
         n_starts = ends[-1]
         on_cpu = self.device.type == "cpu"
@@ -227,12 +241,17 @@ class ReplayBuffer:
         for name, x in _fitted(state, self.capacity, self._max_episodes).items():
             ours[name].copy_(x)  # in place: a captured graph holds these addresses
 
-    def _starts(self, length: int) -> tuple[Tensor, Tensor]:
+    def _starts(self, length: int, from_start: bool) -> tuple[Tensor, Tensor]:
         """Of each episode in the table, the first position still there and the number of chunks."""
         if length < 1:
             raise ValueError(f"length must be at least 1, got {length}.")
-        first = torch.maximum(self._first, (self._written - self.capacity)[:, None])
-        return first, (self._end - first - length).clamp(min=0)
+        oldest = (self._written - self.capacity)[:, None]
+        first = torch.maximum(self._first, oldest)
+        starts = (self._end - first - length).clamp(min=0)
+        if from_start:
+            # What begins at the oldest place may be the rest of an episode: a saved state does not tell.
+            starts = starts.clamp(max=1) * (self._first > oldest)
+        return first, starts
 
     def _checked(self, name: str, x: Tensor, like: Tensor) -> Tensor:
         if x.shape != like.shape:

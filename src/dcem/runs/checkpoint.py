@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcem.runs.files import regular_file, seal, unseal, write_bytes
+from dcem.runs.files import read_small, seal, unseal, write_bytes
 from dcem.runs.tensors import read_tensors, write_tensors
 from dcem.runs.tree import Tree, decode, encode, tensor_names
 
 _FORMAT = "dcem checkpoint 1"
 _KEEP = 2
-_MANIFEST_LIMIT = 64 << 20
 
 
 class CheckpointError(RuntimeError):
@@ -77,6 +76,8 @@ class Checkpoints:
 
         A damaged one is passed over with a warning that says what is wrong with it.
         """
+        if self.folder.is_symlink():
+            raise CheckpointError(f"{self.folder} must not be a link; link the whole run folder instead")
         faults = []
         for path in sorted(self.folder.glob("step*.json"), key=lambda path: path.name, reverse=True):
             try:
@@ -116,7 +117,8 @@ class Checkpoints:
         if len(self._good) < _KEEP:
             return
         kept = {name for pair in self._good for name in pair}
-        for pattern in ("step*.json", "step*.safetensors", ".step*.tmp"):
+        # The last kind is what safetensors leaves when it is killed while it writes.
+        for pattern in ("step*.json", "step*.safetensors", ".step*.tmp", ".tmp*"):
             for path in self.folder.glob(pattern):
                 if path.name not in kept:
                     path.unlink(missing_ok=True)
@@ -124,14 +126,11 @@ class Checkpoints:
 
 def _read(folder: Path, name: str) -> tuple[Checkpoint, str]:
     """Everything is checked: the seal, the names, the length and SHA-256 of the data, the tensors named."""
-    path = regular_file(folder, name)
-    if path.stat().st_size > _MANIFEST_LIMIT:
-        raise ValueError(f"its manifest is larger than {_MANIFEST_LIMIT >> 20} MiB")
-    body = unseal(path.read_bytes())
+    body = unseal(read_small(folder, name))
     if body.get("format") != _FORMAT:
         raise ValueError(f"its format must be {_FORMAT!r}, got {body.get('format')!r}")
     step, notes, entry, encoded = (body.get(key) for key in ("step", "notes", "tensors", "tree"))
-    if not (isinstance(step, int) and isinstance(notes, dict) and isinstance(entry, dict)):
+    if not (type(step) is int and step >= 0 and isinstance(notes, dict) and isinstance(entry, dict)):
         raise ValueError("its manifest must have step, notes, tensors and tree")
     if name != _manifest_name(step):
         raise ValueError(f"its name must be {_manifest_name(step)}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 _LONGEST_NAME = 100
+_HUGE = 2**63
 
 
 def require(holds: bool, field: str, value: object, allowed: str) -> None:
@@ -21,6 +23,19 @@ def require(holds: bool, field: str, value: object, allowed: str) -> None:
     """
     if not holds:
         raise ValueError(f"{field} must be {allowed}, got {value!r}")
+
+
+def check_numbers(config: Any) -> None:
+    """ValueError unless every number of a config is finite and fits into 64 bits, those in tuples too.
+
+    Ranges are the business of the config itself; an infinite learning rate is nobody's.
+    """
+    for field, value in flatten(config).items():
+        for number in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(number, float):
+                require(math.isfinite(number), field, value, "finite")
+            elif isinstance(number, int):
+                require(abs(number) < _HUGE, field, value, f"below {_HUGE} in size")
 
 
 def to_json(value: Any) -> Any:

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+_SMALL = 16 << 20
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -19,6 +20,7 @@ def replace_atomically(path: Path, write: Callable[[Path], None]) -> None:
     Whatever happens on the way (a full disk, SIGKILL, a power cut), `path` holds the old content or the new.
     """
     temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # in a folder from elsewhere it may be a link that writing would follow
     try:
         write(temporary)
         sync(temporary)
@@ -64,6 +66,14 @@ def regular_file(folder: Path, name: object) -> Path:
     if not stat.S_ISREG(mode):
         raise ValueError(f"file {name} must be a regular file, not a link or a device")
     return path
+
+
+def read_small(folder: Path, name: str) -> bytes:
+    """The content of a JSON file, refused where it is not a plain file or larger than any of ours gets."""
+    path = regular_file(folder, name)
+    if path.stat().st_size > _SMALL:
+        raise ValueError(f"file {name} is larger than {_SMALL >> 20} MiB")
+    return path.read_bytes()
 
 
 def seal(body: dict[str, object]) -> bytes:

@@ -13,13 +13,14 @@ from dcem.runs.checkpoint import Checkpoint, CheckpointError, Checkpoints
 from dcem.runs.config import to_json
 from dcem.runs.log import JsonLines, TensorBoard
 from dcem.runs.progress import Progress
-from dcem.runs.record import RunError, continued_record, write_record
+from dcem.runs.record import RECORD, RunError, continued_record, write_record
 from dcem.runs.seeds import seed_everything
 from dcem.runs.signals import Interrupted, StopRequests
 from dcem.runs.state import Restorable, capture, check_restorable, restore
 from dcem.runs.tree import Tree
 
 LOG, CHECKPOINTS = "log.jsonl", "checkpoints"
+_TENSORBOARD, _LOCK = "tensorboard", ".lock"
 
 
 class Run:
@@ -68,6 +69,7 @@ class Run:
     def __enter__(self) -> Run:
         seed_everything(self.config.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
+        _refuse_links(self.folder)
         self._lock = _lock(self.folder)
         try:
             self._record = {
@@ -138,6 +140,7 @@ class Run:
         check_restorable(state)
         self._restore(state)
         self._record["steps"] = n
+        self._write_record()
         self._progress = Progress(n, done=self.step, label=self._label(), bar=self._bar)
         saved, saved_at = self.step, time.monotonic()
         with self._stops.deferred():
@@ -191,7 +194,7 @@ class Run:
             return
         try:
             restore(state, checkpoint.tree)
-        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise RunError(
                 f"the checkpoint of step {checkpoint.step} in {self.folder} does not fit this program "
                 f"({error}); delete the folder to start anew"
@@ -205,13 +208,15 @@ class Run:
 
     def _open_logs(self) -> None:
         notes = self._resumed.notes if self._resumed else {}
+        if not all(isinstance(value, int | float) and value >= 0 for value in notes.values()):
+            raise RunError(f"the notes of a checkpoint in {self.folder} must be numbers, got {notes}")
         self._seconds_before = notes.get("seconds", 0.0)
         self._log_end = notes.get("log_end", 0)
         try:
             self._log = JsonLines(self.folder / LOG, notes.get("log_bytes", 0))
         except ValueError as error:
             raise RunError(f"{error}; put the log back or delete {self.folder} to start anew") from error
-        self._tensorboard = TensorBoard(self.folder / "tensorboard", self._log_end, self._with_tensorboard)
+        self._tensorboard = TensorBoard(self.folder / _TENSORBOARD, self._log_end, self._with_tensorboard)
 
     def _write_record(self, **changes: object) -> None:
         self._record |= {"step": self.step, "wall_seconds": round(self.seconds, 3), **changes}
@@ -229,9 +234,16 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
     return checkpoint
 
 
+def _refuse_links(folder: Path) -> None:
+    """A run writes and cuts its files: in a folder from elsewhere, a link would aim that at another file."""
+    for name in (RECORD, LOG, CHECKPOINTS, _TENSORBOARD, _LOCK):
+        if (folder / name).is_symlink():
+            raise RunError(f"{folder / name} must not be a link; link the whole run folder instead")
+
+
 def _lock(folder: Path) -> int:
     """A lock that the kernel drops with the process, however it ends."""
-    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dcem.runs import facts
-from dcem.runs.files import write_bytes
+from dcem.runs.files import read_small, write_bytes
 
 RECORD = "run.json"
 
@@ -21,8 +21,8 @@ def read_record(folder: Path | str) -> dict[str, Any]:
     """What `run.json` of a run folder says; RunError when there is none or it is not readable."""
     path = Path(folder) / RECORD
     try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        record = json.loads(read_small(Path(folder), RECORD))
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read as the record of a run: {error}") from error
     if not isinstance(record, dict):
         raise RunError(f"{path} must hold a JSON object, got {type(record).__name__}")

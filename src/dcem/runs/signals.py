@@ -21,9 +21,9 @@ class StopRequests:
 
     A second Ctrl-C always does. SIGTERM may come several times (schedulers repeat it) and counts once.
 
-    Inside a job of submitit, which has handlers of its own, SIGTERM only announces that the scheduler is about
-    to end the job, or to preempt it: the run is saved and goes on while it is let (`save_wanted`). SIGUSR2,
-    the announcement that the job's time is over, is taken over: once the run is saved, `pass_on` gives it to
+    Inside a job of submitit, which has handlers of its own, SIGTERM only announces that the scheduler will
+    end the job, or preempt it: the run is saved and goes on while it is let (`save_wanted`). SIGUSR2, the
+    announcement that the job's time is over, is taken over: once the run is saved, `pass_on` gives it to
     submitit, which queues the job again.
     """
 

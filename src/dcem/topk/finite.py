@@ -31,13 +31,13 @@ def finite_topk(x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: 
             return soft_topk(x, k, tau, standardize)
         whole = x.isfinite().all(-1)
         if whole.any() and not whole.all():
-            # Rows without such entries must not notice that others have some.
-            weights = torch.zeros_like(x)
-            for kind in (whole, ~whole):
-                rows = kind.nonzero(as_tuple=True)
-                k_, tau_ = take(k, rows, x.shape), take(tau, rows, x.shape)
-                weights = weights.index_put(rows, finite_topk(x[rows], k_, tau_, standardize))
-            return weights
+            # Rows without such entries must not notice that others have some, not even in the last bit. That
+            # depends on a row's place among the others, which it keeps: a copy of a good row fills each gap.
+            ordinary = x.detach()[whole][0]
+            weights = soft_topk(torch.where(whole.unsqueeze(-1), x, ordinary), k, tau, standardize)
+            rows = (~whole).nonzero(as_tuple=True)
+            k_, tau_ = take(k, rows, x.shape), take(tau, rows, x.shape)
+            return weights.index_put(rows, finite_topk(x[rows], k_, tau_, standardize))
     if not isinstance(tau, Tensor) and tau == 0:
         return hard_topk(x, k, finite_only=True)
     if use_fused(x):

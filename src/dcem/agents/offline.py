@@ -1,0 +1,78 @@
+"""Algorithm 2 of the paper on a replay buffer: the decoder learns on a model that is done with learning."""
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from dcem.agents.decoder_learner import DecoderConfig, DecoderLearner
+from dcem.agents.planet import spread
+from dcem.agents.planner import PlannerConfig
+from dcem.agents.stopwatch import Stopwatch
+from dcem.control import Decoder
+from dcem.models import RSSM
+from dcem.rl.replay import ReplayBuffer
+
+
+class Offline:
+    """A decoder learned without an environment; `step` is all there is to the training loop.
+
+    Args:
+        model: imagines; stays as it is.
+        replay: the state of a replay buffer, which stays as it is.
+        config: the decoder and how it learns.
+        planner: how it is planned with.
+        seed: of weights, states and samples.
+        device: of everything.
+    """
+
+    def __init__(
+        self,
+        model: RSSM,
+        replay: dict[str, Tensor],
+        config: DecoderConfig,
+        planner: PlannerConfig,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.model = model.requires_grad_(False).to(device)
+        n_envs, capacity = replay["rewards"].shape
+        self.replay = ReplayBuffer(
+            n_envs, capacity, model.obs_dim, model.action_dim, device, shortest_episode=config.context
+        )
+        self.replay.load_state_dict(replay)
+        seeds = spread(seed)
+        self._generator = Generator(device).manual_seed(seeds["decode"])
+        decoder = config.decoder(model, planner.horizon, seeds["decoder"]).to(device)
+        self.decoder_learner = DecoderLearner(
+            decoder, self.model, self.replay, config, planner, self._generator
+        )
+        self.stopwatch = Stopwatch(torch.device(device))
+        self._updates_due = 0.0
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder to evaluate: the moving average."""
+        return self.decoder_learner.average
+
+    def step(self) -> None:
+        """As many updates as an agent does in a step of its environments."""
+        self._updates_due += self.decoder_learner.config.updates_per_step
+        with self.stopwatch.measure("decoder_update"):
+            while self._updates_due >= 1:
+                self._updates_due -= 1
+                self.decoder_learner.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that changes."""
+        return {
+            "decoder_learner": self.decoder_learner.state_dict(),
+            "generator": self._generator.get_state(),
+            "updates_due": self._updates_due,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`, bit for bit."""
+        self.decoder_learner.load_state_dict(state["decoder_learner"])
+        self._generator.set_state(state["generator"])
+        self._updates_due = state["updates_due"]

@@ -1,0 +1,46 @@
+"""`dcem export`: what a training on cheetah or walker leaves under results/."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from dcem.commands.exits import DONE, UsageError
+from dcem.commands.parser import Parser
+
+_EXAMPLES = """\
+  dcem export runs/planet/best/seed0 --name cheetah-run-best
+  dcem export runs/embed/default/seed0 --name cheetah-run --results out/study
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `dcem export` with these arguments; returns the exit code, raises UsageError."""
+    given = _parser().parse_args(arguments)
+    from dcem.experiments.dmc_results import CONTROLLERS, export_curve
+    from dcem.runs import RunError
+    from dcem.runs.record import read_record
+
+    try:
+        experiment = read_record(given.run)["experiment"]
+    except RunError as error:
+        raise UsageError(str(error)) from error
+    if experiment not in CONTROLLERS:
+        raise UsageError(f"RUN must be of {', '.join(CONTROLLERS)}, got one of {experiment}")
+    print(export_curve(given.run, given.name, given.results))
+    return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "export",
+        "Keep the training curve and the record of a run of planet, embed or ppo under results/.",
+        _EXAMPLES,
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder")
+    parser.add_argument("--name", required=True, help="of the variant: task, then what is special about it")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="where to (%(default)s)"
+    )
+    return parser

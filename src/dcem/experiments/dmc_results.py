@@ -1,0 +1,90 @@
+"""What is kept of cheetah and walker: training curves, and every evaluation episode in one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dcem.agents import Episode, PlannerConfig
+from dcem.experiments.source import read_stored
+from dcem.runs.files import write_bytes
+from dcem.runs.log import read_records
+from dcem.runs.record import read_record
+
+CONTROLLERS = {"planet": "full-cem", "embed": "latent-dcem", "ppo": "latent-dcem-ppo"}
+"""What the controllers of the three phases are called in the table."""
+
+_CURVE = {
+    "env_steps": "env_steps",
+    "updates": "updates",
+    "seconds": "seconds",
+    "return": "return",
+    "eval/mean": "eval_mean",
+    "eval/median": "eval_median",
+}
+
+
+class Row(NamedTuple):
+    """One episode."""
+
+    task: str
+    controller: str
+    run: str
+    samples: int
+    iterations: int
+    episode_seed: int
+    total: float
+
+
+def export_curve(run_folder: Path | str, name: str, results: Path | str = "results") -> Path:
+    """Put a run's curve and record, as far as it has come, under results/<experiment>/<name>/seed<k>."""
+    record = read_record(run_folder)
+    folder = Path(results) / record["experiment"] / name / f"seed{record['seed']}"
+    rows = [
+        [row.get(figure, "") for figure in _CURVE]
+        for row in read_records(Path(run_folder) / "log.jsonl")
+        if "return" in row or "eval/mean" in row
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / "curve.csv", _csv(list(_CURVE.values()), rows))
+    write_bytes(folder / "run.json", json.dumps(record, indent=1).encode() + b"\n")
+    return folder
+
+
+def controller_of(run_or_name: str | Path) -> str:
+    """What the controller of a run, or of weights that ship, is called in the table."""
+    return CONTROLLERS[read_stored(run_or_name).experiment]
+
+
+def add_episodes(
+    table: Path, task: str, controller: str, run: str, planner: PlannerConfig, episodes: Sequence[Episode]
+) -> None:
+    """Write episodes into the table, in place of those of the same task, controller and run."""
+    new = [
+        Row(task, controller, run, planner.samples, planner.iterations, episode.seed, round(episode.total, 3))
+        for episode in episodes
+    ]
+    kept = [row for row in _read(table) if tuple(row[:3]) != (task, controller, run)]
+    table.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(table, _csv(Row._fields, sorted([*kept, *(list(map(str, row)) for row in new)])))
+
+
+def _read(table: Path) -> list[list[str]]:
+    if not table.exists():
+        return []
+    header, *rows = csv.reader(table.read_text().splitlines())
+    if tuple(header) != Row._fields:
+        raise ValueError(f"{table} must have the columns {', '.join(Row._fields)}, got {', '.join(header)}")
+    return rows
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue().encode()

@@ -1,0 +1,208 @@
+"""The paper's phase 2: a latent action space, learned with DCEM on top of a learned model."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+from torch import Generator
+
+from dcem import pretrained
+from dcem.agents import Controller, DecoderConfig, Offline, OnlineConfig, Planet, PlanetConfig, PlannerConfig
+from dcem.envs.vector import ParallelEnv
+from dcem.experiments.online import SELECTION_SEED, Clock, choose_device, evaluate, every, summary
+from dcem.experiments.snapshots import Snapshots
+from dcem.experiments.source import Pieces, Source, is_run, load_source
+from dcem.models import RSSM
+from dcem.runs import Run, require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(OnlineConfig):
+    """A run of phase 1 to start from, a decoder to learn on it, and how often to look at it.
+
+    Attributes, beside those of the agent (`dcem.agents.OnlineConfig`) and of the decoder (`DecoderConfig`):
+        seed: of everything.
+        source: a run folder or the name of weights that ship; `from=` on the command line.
+        keep_model: start with its model, instead of a new one of the same kind.
+        keep_replay: start with its replay buffer, instead of seed episodes.
+        offline: learn the decoder on its replay buffer alone, without an environment (Algorithm 2), in as
+            many updates as `env_steps` would come with.
+        planner: how to plan, in the latent space, while learning, collecting and evaluating.
+        pessimism: of the planner's reward; null for that of the model to start from.
+        decoder: the decoder, and how it learns.
+        env_steps: environment steps of training, over all environments and with the repeated ones.
+        n_envs: environments stepped and planned for at once.
+        n_workers: processes they run in; 0 for this one.
+        eval_every: environment steps between evaluations, whose best weights are kept.
+        eval_episodes: episodes of an evaluation, all at once.
+        log_every: agent steps between log entries.
+        save_every: seconds between checkpoints.
+        device: cpu, cuda, or auto for cuda where there is one.
+    """
+
+    seed: int = 0
+    source: str = ""
+    keep_model: bool = True
+    keep_replay: bool = True
+    offline: bool = False
+    planner: PlannerConfig = field(
+        default_factory=lambda: PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
+    )
+    pessimism: float | None = None
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    noise_from_zero: bool = True
+    updates_per_step: float = 2.0
+    clip: float = 20.0
+    average: float = 0.995
+    env_steps: int = 500_000
+    n_envs: int = 16
+    n_workers: int = 16
+    eval_every: int = 20_000
+    eval_episodes: int = 16
+    log_every: int = 100
+    save_every: float = 300.0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("env_steps", "n_envs", "eval_every", "eval_episodes", "log_every"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
+        require(self.save_every > 0, "save_every", self.save_every, "positive")
+        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
+        lenient = self.pessimism is None or self.pessimism >= 0
+        require(lenient, "pessimism", self.pessimism, "null or not negative")
+        for name in ("keep_model", "keep_replay"):
+            require(not self.offline or getattr(self, name), name, False, "true with offline=true")
+        require(self.planner.tau > 0 or self.decoder.backward == "detach", "planner.tau", self.planner.tau,
+                "positive unless decoder.backward is detach: the hard top-k passes no gradient")  # fmt: skip
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    "tiny": {
+        "planner": PlannerConfig(samples=10, elites=2, iterations=2, horizon=3, tau=1.0),
+        "decoder": DecoderConfig(latent_dim=2, hidden=(16,), states=4, context=5),
+        "updates_per_step": 0.5,
+        "seed_episodes": 2,
+        "batch": 8,
+        "length": 10,
+        "replay_steps": 2_000,
+        "env_steps": 600,
+        "n_envs": 2,
+        "n_workers": 0,
+        "eval_every": 200,
+        "eval_episodes": 2,
+        "log_every": 25,
+        "device": "cpu",
+    }
+}
+
+
+def check(config: Config) -> None:
+    """ValueError unless there is a source that this config can start from."""
+    if not config.source:
+        raise ValueError("from must be a run folder or the name of weights that ship, got nothing")
+    if is_run(config.source):
+        return
+    known = pretrained.available()
+    if config.source not in known:
+        raise ValueError(
+            f"from must be a run folder or the name of weights that ship ({', '.join(known)}), "
+            f"got {config.source!r}"
+        )
+    if config.keep_replay:
+        raise ValueError(f"keep_replay must be false: {config.source} ships without a replay buffer")
+
+
+def run(config: Config, run: Run) -> None:
+    """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
+    device = choose_device(config.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    source = load_source(config.source)
+    model = first_model(source, config)
+    make = source.pieces.environment()
+    with closing(make()) as probe:
+        at_once = config.n_envs * probe.action_repeat
+    n_steps = math.ceil(config.env_steps / at_once)
+    evaluations = every(config.eval_every / at_once, n_steps)
+    with ExitStack() as stack:
+        workers = min(config.n_workers, config.eval_episodes)
+        tests = stack.enter_context(closing(ParallelEnv(make, config.eval_episodes, workers)))
+        agent: Planet | Offline
+        if config.offline:
+            agent = _offline(config, source, model, device)
+        else:
+            envs = stack.enter_context(closing(ParallelEnv(make, config.n_envs, config.n_workers)))
+            agent = _online(config, source, model, envs, device)
+        assert agent.decoder is not None
+        pieces = Pieces(
+            source.task, source.pieces.action_repeat, model.config, config.planner, agent.decoder.settings
+        )
+        trained = Snapshots(pieces, agent.model, agent.decoder)
+        controller = Controller(agent.model, config.planner, decoder=agent.decoder)
+        clock = Clock(run.step)
+        state = {"agent": agent, "trained": trained}
+        for step in run.steps(n_steps, state, save_every=config.save_every):
+            agent.step()
+            done = step + 1
+            if done % config.log_every == 0 or done in evaluations:
+                figures = {"env_steps": done * at_once, **_summary(agent, clock.lap(done) * at_once)}
+                if done in evaluations:
+                    figures |= evaluate(controller, tests, SELECTION_SEED)
+                    trained.keep_if_best(figures["eval/mean"])
+                    figures["eval/best"] = trained.score
+                run.log(step, **figures)
+                clock.lap(done)
+
+
+def first_model(source: Source, config: Config) -> RSSM:
+    """The model to begin with.
+
+    The normaliser's statistics are those of the data: they stay with the model and with the replay buffer.
+    """
+    settings = source.pieces.model
+    if config.pessimism is not None:
+        settings = replace(settings, pessimism=config.pessimism)
+    theirs = source.model
+    model = RSSM(theirs.obs_dim, theirs.action_dim, settings, Generator().manual_seed(config.seed))
+    if config.keep_model:
+        model.load_state_dict(theirs.state_dict())
+    elif config.keep_replay:
+        model.normalizer.load_state_dict(theirs.normalizer.state_dict())
+    return model
+
+
+def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, device: torch.device) -> Planet:
+    learning = {f.name: getattr(config, f.name) for f in fields(OnlineConfig)}
+    agent = PlanetConfig(model=model.config, **learning)
+    replay = None
+    if config.keep_replay:
+        replay = _replay(config, source)
+        n_envs = len(replay["rewards"])
+        require(config.n_envs == n_envs, "n_envs", config.n_envs, f"{n_envs}, as in the replay that is kept")
+    return Planet(envs, agent, config.seed, device, model, replay, config.decoder)
+
+
+def _offline(config: Config, source: Source, model: RSSM, device: torch.device) -> Offline:
+    return Offline(model, _replay(config, source), config.decoder, config.planner, config.seed, device)
+
+
+def _replay(config: Config, source: Source) -> dict[str, torch.Tensor]:
+    if source.replay is None:
+        raise ValueError(f"keep_replay must be false: {config.source} has no replay buffer")
+    return source.replay
+
+
+def _summary(agent: Planet | Offline, rate: float) -> dict[str, float]:
+    """What people watch first, then what explains it. Waits for the device."""
+    learner = agent.decoder_learner
+    assert learner is not None
+    figures = {f"decoder/{name}": value for name, value in learner.read().items()}
+    figures["decoder/updates"] = learner.updates
+    if isinstance(agent, Planet):
+        return summary(agent, rate) | figures
+    return figures | {f"ms/{part}": value for part, value in agent.stopwatch.read().items()}

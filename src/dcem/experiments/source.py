@@ -1,0 +1,205 @@
+"""What was trained, to evaluate it or to start a later phase from it: runs with a controller, what ships.
+
+A run's checkpoint holds it in one of two ways: an online agent of phase 1 under ``agent``, which its config
+describes, or a `dcem.experiments.snapshots.Snapshots` under ``trained``, which describes itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from dcem import experiments, pretrained
+from dcem.agents import PlannerConfig
+from dcem.control import Decoder
+from dcem.envs.dmc import ControlEnv, make_env
+from dcem.experiments import trust
+from dcem.models import RSSM, RSSMConfig
+from dcem.runs import load_checkpoint, read_record
+from dcem.runs.record import RECORD
+
+SNAPSHOTS = ("best", "last")
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What a controller is made of, all but the weights.
+
+    Attributes:
+        task: a task of the control suite or a Gymnasium id.
+        action_repeat: environment steps an action is held for; None for the task's own.
+        model: the world model, with the pessimism to plan with.
+        planner: how much to plan, in latent space where there is a decoder.
+        decoder: `Decoder.settings`; None to plan over action sequences.
+    """
+
+    task: str
+    action_repeat: int | None
+    model: RSSMConfig
+    planner: PlannerConfig
+    decoder: dict[str, Any] | None = None
+
+    def environment(self) -> Callable[..., ControlEnv]:
+        """What makes one environment of the task; it takes a `render_mode`."""
+        return partial(make_env, self.task, self.action_repeat)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained controller, on the processor, and what is left of its training.
+
+    Attributes:
+        config: of the experiment that trained it.
+        pieces: what it is made of.
+        model: the world model that plans, with its weights.
+        decoder: the decoder that plans; None for one that plans over action sequences.
+        replay: the state of the replay buffer (`ReplayBuffer.load_state_dict`); None where none was kept.
+    """
+
+    config: Any
+    pieces: Pieces
+    model: RSSM
+    decoder: Decoder | None
+    replay: dict[str, Tensor] | None
+
+    @property
+    def task(self) -> str:
+        """The task it was trained for."""
+        return self.pieces.task
+
+    @property
+    def planner(self) -> PlannerConfig:
+        """How it plans when it is evaluated: in latent space where there is a decoder."""
+        return self.pieces.planner
+
+
+class Stored(NamedTuple):
+    """A controller as it lies on the disk."""
+
+    experiment: str
+    config: dict[str, Any]
+    """Of the experiment, as JSON."""
+    pieces: dict[str, Any] | None
+    """As JSON, where the config does not say it all."""
+    weights: dict[str, Tensor]
+    """With pieces: the names are those of `flat_weights`; without: those of the model."""
+    replay: dict[str, Tensor] | None
+
+
+def load_source(run_or_name: str | Path, snapshot: str = "best") -> Source:
+    """The controller of a run folder or of weights that ship (`dcem.pretrained`).
+
+    `snapshot` chooses between the weights that were ``best`` at an evaluation while training and the
+    ``last``; a run of phase 1 has only the last, and what ships only one of them.
+
+        source = load_source("runs/planet/best/seed0")
+        model = source.model.to(device)
+    """
+    stored = read_stored(run_or_name, snapshot)
+    trust.check_experiment(stored.experiment)
+    module: Any = experiments.load(stored.experiment)
+    config = from_json(module.Config, stored.config)
+    if stored.pieces is None:
+        pieces = Pieces(config.task, config.action_repeat, config.agent.model, config.evaluation)
+        model_weights, decoder_weights = stored.weights, {}
+    else:
+        pieces = from_json(Pieces, stored.pieces)
+        model_weights, decoder_weights = (_under(name, stored.weights) for name in ("model", "decoder"))
+    trust.check_task(pieces.task)
+    decoder = None
+    if pieces.decoder is not None:
+        trust.check_decoder(pieces.decoder, decoder_weights)
+        decoder = Decoder(**pieces.decoder)
+        decoder.load_state_dict(decoder_weights)
+    return Source(config, pieces, _model(pieces.model, model_weights), decoder, stored.replay)
+
+
+def read_stored(run_or_name: str | Path, snapshot: str = "best") -> Stored:
+    """The same, not yet put together."""
+    if snapshot not in SNAPSHOTS:
+        raise ValueError(f"snapshot must be one of {', '.join(SNAPSHOTS)}, got {snapshot!r}")
+    if is_run(run_or_name):
+        return _read_run(Path(run_or_name), snapshot)
+    entry, weights = pretrained.load(str(run_or_name))
+    experiment = entry.get("experiment", "something else")
+    if "pieces" not in entry and not _is_online(experiment):
+        raise ValueError(f"{run_or_name} must be a controller with an environment, got one of {experiment}")
+    return Stored(experiment, entry["config"], entry.get("pieces"), weights, replay=None)
+
+
+def is_run(run_or_name: str | Path) -> bool:
+    """Whether it is a run folder; else it can only be the name of weights that ship."""
+    if not str(run_or_name):
+        raise ValueError("a run folder or the name of weights that ship must be given, got nothing")
+    if (Path(run_or_name) / RECORD).exists():
+        return True
+    if Path(run_or_name).exists():
+        raise ValueError(f"{run_or_name} must be a run folder or a shipped model, but it has no {RECORD}")
+    return False
+
+
+def flat_weights(model: dict[str, Tensor], decoder: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    """State dicts of model and decoder as one.
+
+    >>> import torch
+    >>> list(flat_weights({"gru.bias": torch.zeros(1)}, {"low": torch.zeros(1)}))
+    ['model.gru.bias', 'decoder.low']
+    """
+    named = {"model": model, "decoder": decoder or {}}
+    return {f"{part}.{name}": x for part, state in named.items() for name, x in state.items()}
+
+
+def from_json(kind: Any, values: dict[str, Any]) -> Any:
+    """The dataclass that `dcem.runs.config.to_json` turned into these values."""
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: _value(hints[name], value) for name, value in values.items()})
+
+
+def _read_run(folder: Path, snapshot: str) -> Stored:
+    record = read_record(folder)
+    experiment, config = record["experiment"], record["config"]
+    tree: Any = load_checkpoint(folder).tree
+    objects = tree["objects"]
+    replay = objects.get("agent", {}).get("replay")
+    if "trained" in objects:
+        trained = objects["trained"]
+        weights = trained[snapshot] if trained["best"] is not None else trained["last"]
+        return Stored(experiment, config, trained["pieces"], flat_weights(**weights), replay)
+    if _is_online(experiment):
+        module: Any = experiments.load(experiment)
+        return Stored(experiment, config, None, module.weights(tree), replay)
+    raise ValueError(f"{folder} must be a run with a controller, got one of {experiment}")
+
+
+def _is_online(experiment: str) -> bool:
+    return experiment in experiments.EXPERIMENTS and hasattr(experiments.load(experiment), "weights")
+
+
+def _model(config: RSSMConfig, weights: dict[str, Tensor]) -> RSSM:
+    features = len(weights["normalizer.mean"])
+    action_dim = weights["gru.input_weight"].shape[1] - features
+    build = partial(RSSM, features - len(config.angles), action_dim, config)
+    trust.check_model(config, build, weights)
+    model = build()
+    model.load_state_dict(weights)
+    return model
+
+
+def _under(part: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{part}."): x for name, x in weights.items() if name.startswith(f"{part}.")}
+
+
+def _value(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_json(hint, value)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint[value]
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,220 @@
+"""The paper's phase 2 on a tiny budget: starts from phase 1, is killed, resumes, is evaluated and ships."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dcem import cli
+from dcem.agents import PlannerConfig
+from dcem.commands import exits
+from dcem.experiments import embed, evaluate
+from dcem.experiments.snapshots import Snapshots
+from dcem.experiments.source import Pieces, load_source
+from dcem.models import RSSM, RSSMConfig
+from dcem.runs import load_checkpoint, read_records
+
+CPU = torch.device("cpu")
+SHORT = ["preset=tiny", "env_steps=300", "eval_every=150", "tensorboard=false"]
+
+
+@pytest.fixture(scope="module")
+def phase1(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # The comma and the equals sign are as in folders that `dcem train` names itself.
+    folder = tmp_path_factory.mktemp("planet") / "tiny,task=Pendulum-v1"
+    words = ["preset=tiny", "task=Pendulum-v1", "env_steps=500", "eval_every=500", "tensorboard=false"]
+    assert cli.main(["train", "planet", *words, f"run_dir={folder}"]) == exits.DONE
+    return folder
+
+
+def train(source: Path, folder: Path, *words: str) -> int:
+    return cli.main(["train", "embed", f"from={source}", *SHORT, f"run_dir={folder}", *words])
+
+
+@pytest.fixture(scope="module")
+def trained(phase1: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("embed") / "run"
+    assert train(phase1, folder) == exits.DONE
+    return folder
+
+
+def figures(folder: Path) -> list[dict[str, float]]:
+    """The log without what depends on the clock."""
+    timed = re.compile(r"seconds|env_steps_per_s|ms/.*|eval/seconds")
+    records = read_records(folder / "log.jsonl")
+    return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]
+
+
+def weights(folder: Path, snapshot: str = "last") -> list[torch.Tensor]:
+    source = load_source(folder, snapshot)
+    assert source.decoder is not None
+    return [*source.model.parameters(), *source.decoder.parameters()]
+
+
+def test_the_log_tells_how_it_went(trained: Path) -> None:
+    records = read_records(trained / "log.jsonl")
+    evaluations = [r for r in records if "eval/mean" in r]
+    assert [r["env_steps"] for r in evaluations] == [150, 300]
+    assert evaluations[-1]["eval/best"] == max(r["eval/mean"] for r in evaluations)
+    last = records[-1]
+    assert (last["updates"], last["decoder/updates"]) == (75, 150)
+    for name in ("decoder/cost", "decoder/gradient_norm", "ms/decoder_update", "ms/plan", "loss"):
+        assert np.isfinite(last[name])
+
+
+def test_a_killed_run_ends_as_if_nothing_had_happened(phase1: Path, trained: Path, tmp_path: Path) -> None:
+    words = ["embed", f"from={phase1}", *SHORT, f"run_dir={tmp_path}"]
+    # Killed by itself, somewhere behind a checkpoint.
+    program = f"""
+import os, signal
+from dcem import cli
+from dcem.agents import Planet
+from dcem.runs.folder import Run
+act, steps, count = Planet.step, Run.steps, []
+Run.steps = lambda self, n, state, save_every: steps(self, n, state, save_every=0.2)
+def step(self):
+    count.append(None)
+    if len(count) == 117:
+        os.kill(os.getpid(), signal.SIGKILL)
+    act(self)
+Planet.step = step
+cli.main(["train", *{words!r}])
+"""
+    killed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == -9, killed.stderr
+    assert 0 < load_checkpoint(tmp_path).step < 117
+    assert train(phase1, tmp_path) == exits.DONE
+    assert figures(tmp_path) == figures(trained)
+    for snapshot in ("best", "last"):
+        assert all(map(torch.equal, weights(tmp_path, snapshot), weights(trained, snapshot)))
+
+
+def test_eval_plays_the_best_or_the_last(trained: Path, tmp_path: Path) -> None:
+    for snapshot in ("best", "last"):
+        path = tmp_path / f"{snapshot}.csv"
+        words = ["--episodes", "1", "--seed", "5", "--csv", str(path), "--snapshot", snapshot]
+        assert cli.main(["eval", str(trained), *words]) == exits.DONE
+        with path.open() as file:
+            assert [row["seed"] for row in csv.DictReader(file)] == ["5"]
+    # The evaluations while training are the same for anyone who plays those seeds.
+    controller = evaluate.load(trained, CPU)
+    returns = [e.total for e in evaluate.play(controller, 2, embed.SELECTION_SEED, n_envs=2)]
+    best = max(r["eval/mean"] for r in read_records(trained / "log.jsonl") if "eval/mean" in r)
+    assert np.mean(returns) == pytest.approx(best)
+
+
+def test_shipped_weights_play_like_the_run_they_came_from(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate.ship(trained, "pendulum-dcem", tmp_path)
+    load = evaluate.pretrained.load
+    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    both = [evaluate.load(what, CPU) for what in (trained, "pendulum-dcem")]
+    assert both[0].planner == both[1].planner
+    ours, theirs = (list(evaluate.play(what, episodes=2, seed=0, n_envs=2)) for what in both)
+    assert ours == theirs
+    source = load_source("pendulum-dcem")
+    assert source.task == "Pendulum-v1"
+    assert source.replay is None
+    assert source.decoder is not None
+    assert source.decoder.latent_dim == 2
+
+
+def test_a_source_is_what_was_trained(phase1: Path, trained: Path) -> None:
+    first, second = load_source(phase1), load_source(trained)
+    assert first.decoder is None
+    assert first.planner == first.config.evaluation
+    assert second.planner == second.config.planner
+    assert first.replay is not None
+    assert second.replay is not None
+    assert int(second.replay["written"].sum()) > int(first.replay["written"].sum())
+    average = load_checkpoint(phase1).tree["objects"]["agent"]["learner"]["average"]
+    assert all(torch.equal(x, average[name]) for name, x in first.model.state_dict().items())
+
+
+def test_offline_learns_a_decoder_and_nothing_else(phase1: Path, tmp_path: Path) -> None:
+    words = ["offline=true", "planner.iterations=3", "decoder.backward=prune", "pessimism=2.0"]
+    assert train(phase1, tmp_path, *words, "env_steps=20", "eval_every=20") == exits.DONE
+    source, before = load_source(tmp_path), load_source(phase1)
+    assert all(map(torch.equal, source.model.parameters(), before.model.parameters()))
+    assert (source.planner.iterations, source.model.config.pessimism) == (3, 2.0)
+    assert read_records(tmp_path / "log.jsonl")[-1]["decoder/updates"] == 10
+
+
+@pytest.mark.parametrize("keep_model", [True, False])
+@pytest.mark.parametrize("keep_replay", [True, False])
+def test_model_and_statistics_are_kept_or_not(phase1: Path, keep_model: bool, keep_replay: bool) -> None:
+    source = load_source(phase1)
+    config = embed.Config(keep_model=keep_model, keep_replay=keep_replay, pessimism=3.0)
+    source = replace(source, pieces=replace(source.pieces, model=replace(source.pieces.model, members=1)))
+    source.model.normalizer.mean.fill_(5.0)
+    model = embed.first_model(source, config)
+    same = all(map(torch.equal, model.parameters(), source.model.parameters()))
+    assert same == keep_model
+    assert bool((model.normalizer.mean == 5.0).all()) == (keep_model or keep_replay)
+    assert model.config.pessimism == 3.0
+
+
+def test_without_its_replay_a_run_begins_with_seed_episodes(phase1: Path, tmp_path: Path) -> None:
+    words = ["keep_replay=false", "keep_model=false", "env_steps=440", "eval_every=440"]
+    assert train(phase1, tmp_path, *words) == exits.DONE
+    last = read_records(tmp_path / "log.jsonl")[-1]
+    assert last["decoder/updates"] == 20  # 200 of the 220 steps were random
+    replay = load_source(tmp_path).replay
+    assert replay is not None
+    assert replay["written"].tolist() == [221, 221]
+
+
+def test_the_best_weights_are_those_of_the_highest_score() -> None:
+    model = RSSM(2, 1, RSSMConfig(hidden=4, width=4))
+    trained = Snapshots(Pieces("task", None, model.config, PlannerConfig()), model)
+    bias = model.gru.bias.detach()
+    for value, score in enumerate([1.0, 3.0, 2.0, float("nan")]):
+        bias.fill_(value)
+        trained.keep_if_best(score)
+    state = trained.state_dict()
+    assert state["score"] == 3.0
+    assert (state["best"]["model"]["gru.bias"] == 1).all()
+    assert (state["last"]["model"]["gru.bias"] == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["from=no-such-run"], "from must be a run folder or the name of weights that ship"),
+        (["from="], "from must be a run folder or the name of weights that ship"),
+        (["from=cartpole-2"], "keep_replay must be false: cartpole-2 ships without a replay buffer"),
+        (["offline=true", "keep_replay=false"], "keep_replay must be true with offline=true"),
+        (["planner.tau=0"], "planner.tau must be positive unless decoder.backward is detach"),
+        (["pessimism=-1"], "pessimism must be null or not negative, got -1.0"),
+        (["decoder.backward=adjoint"], "backward must be one of unroll"),
+    ],
+)
+def test_bad_configs_are_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main(["train", "embed", *words, f"run_dir={tmp_path}"]) == exits.USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_what_is_no_source_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be a run folder or a shipped model, but it has no run\.json"):
+        load_source(tmp_path)
+    with pytest.raises(ValueError, match="must be a controller with an environment, got one of"):
+        load_source("cartpole-2")
+    with pytest.raises(ValueError, match="snapshot must be one of best, last, got 'first'"):
+        load_source("cartpole-2", "first")

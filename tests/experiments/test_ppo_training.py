@@ -1,0 +1,189 @@
+"""The paper's phase 3 on a tiny budget: trains, is killed, resumes, is evaluated and ships."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator
+
+from dcem import cli
+from dcem.agents import PlannerConfig
+from dcem.commands import exits
+from dcem.control import Decoder
+from dcem.experiments import evaluate, ppo
+from dcem.experiments.snapshots import Snapshots
+from dcem.experiments.source import Pieces, load_source
+from dcem.models import RSSM, RSSMConfig
+from dcem.runs import Run, load_checkpoint, read_records
+
+CPU = torch.device("cpu")
+MODEL = RSSMConfig(hidden=8, width=8, distance=2)
+PLANNER = PlannerConfig(samples=30, elites=6, iterations=3, horizon=3)
+
+
+def make_source(folder: Path, latent: bool) -> Path:
+    """A run with a controller for the pendulum that has learned nothing yet."""
+    torch.manual_seed(0)
+    model = RSSM(3, 1, MODEL, Generator().manual_seed(0))
+    decoder = Decoder(2, PLANNER.horizon, 1, hidden=(8,)) if latent else None
+    planner = replace(PLANNER, tau=1.0) if latent else PLANNER
+    pieces = Pieces("Pendulum-v1", 2, MODEL, planner, decoder.settings if decoder else None)
+    with Run(folder, ppo.Config(), experiment="ppo", tensorboard=False, bar=False) as run:
+        for _ in run.steps(1, {"trained": Snapshots(pieces, model, decoder)}):
+            pass
+    return folder
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_source(tmp_path_factory.mktemp("source") / "latent", latent=True)
+
+
+def words(source: Path, folder: Path, *more: str) -> list[str]:
+    return ["ppo", f"from={source}", "preset=tiny", "tensorboard=false", f"run_dir={folder}", *more]
+
+
+def train(source: Path, folder: Path, *more: str) -> int:
+    return cli.main(["train", *words(source, folder, *more)])
+
+
+def figures(folder: Path) -> list[dict[str, float]]:
+    """The log without what depends on the clock."""
+    timed = re.compile(r"seconds|ms/.*|eval/seconds")
+    records = read_records(folder / "log.jsonl")
+    return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]
+
+
+@pytest.fixture(scope="module")
+def trained(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ppo") / "run"
+    assert train(source, folder) == exits.DONE
+    return folder
+
+
+def test_the_log_tells_how_it_went(trained: Path) -> None:
+    records = read_records(trained / "log.jsonl")
+    assert [r["step"] for r in records] == [0, 1, 2, 3, 4]
+    assert [r["env_steps"] for r in records] == [0, 100, 200, 300, 400]
+    assert [r["step"] for r in records if "eval/mean" in r] == [0, 2, 4]
+    assert records[-1]["eval/best"] == max(r["eval/mean"] for r in records if "eval/mean" in r)
+    assert "policy_loss" not in records[0]  # only the value network learns there
+    for record in records[1:-1]:
+        assert record["first_ratio_error"] == 0
+        for name in ("policy_loss", "gradient_norm", "divergence", "explained", "ms/gather", "ms/update"):
+            assert np.isfinite(record[name])
+    assert np.isfinite(records[3]["return"])  # the first episodes end there
+
+
+def test_the_chosen_parts_have_changed(source: Path, trained: Path) -> None:
+    before, after = load_source(source), load_source(trained, snapshot="last")
+    assert after.pieces.task == before.pieces.task
+    assert after.planner.samples == 10
+    for name, weight in before.model.state_dict().items():
+        changed = not torch.equal(weight, after.model.state_dict()[name])
+        assert changed == name.startswith("reward_head"), name
+    assert before.decoder is not None and after.decoder is not None
+    assert not torch.equal(before.decoder.net[0].weight, after.decoder.net[0].weight)
+
+
+def test_a_killed_run_ends_as_if_nothing_had_happened(source: Path, trained: Path, tmp_path: Path) -> None:
+    # Killed by itself, behind a checkpoint.
+    program = f"""
+import os, signal
+from dcem import cli
+from dcem.agents.finetune import Finetuner
+from dcem.runs.folder import Run
+step, count, steps = Finetuner.step, [], Run.steps
+Run.steps = lambda self, n, state, save_every: steps(self, n, state, save_every=1e-9)
+def killed(self):
+    count.append(None)
+    if len(count) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self)
+Finetuner.step = killed
+cli.main(["train", *{words(source, tmp_path)!r}])
+"""
+    killed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == -9, killed.stderr
+    assert load_checkpoint(tmp_path).step == 2
+    assert train(source, tmp_path) == exits.DONE
+    assert figures(tmp_path) == figures(trained)
+    for snapshot in ("best", "last"):
+        ours, theirs = (load_source(folder, snapshot).model for folder in (tmp_path, trained))
+        assert all(map(torch.equal, ours.state_dict().values(), theirs.state_dict().values()))
+
+
+def test_a_time_limit_stops_in_good_order(source: Path, tmp_path: Path) -> None:
+    assert train(source, tmp_path, "time_limit=0.01") == exits.INTERRUPTED
+    assert load_checkpoint(tmp_path).step >= 1
+
+
+def test_a_controller_over_action_sequences_is_fine_tuned_too(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "full", latent=False)
+    more = ("parts=[reward,transition]", "backward=prune", "likelihood=0.1", "learn_std=true", "steps=2")
+    assert train(source, tmp_path / "run", *more) == exits.DONE
+    records = read_records(tmp_path / "run" / "log.jsonl")
+    assert records[1]["first_ratio_error"] == 0
+    assert np.isfinite(records[1]["model_loss"])
+    after = load_source(tmp_path / "run", "last")
+    assert after.decoder is None
+    assert not torch.equal(load_source(source).model.gru.bias, after.model.gru.bias)
+
+
+def test_it_is_evaluated_and_ships(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    csv = str(tmp_path / "episodes.csv")
+    arguments = [str(trained), "--episodes", "2", "--at-once", "1", "--csv", csv]
+    assert cli.main(["eval", *arguments]) == exits.DONE
+    assert "mean" in capsys.readouterr().out
+    evaluate.ship(trained, "pendulum-ppo", tmp_path)
+    load = evaluate.pretrained.load
+    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    both = [evaluate.load(what, CPU) for what in (trained, "pendulum-ppo")]
+    ours, theirs = (list(evaluate.play(what, episodes=1, seed=0, n_envs=1)) for what in both)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["parts=[decoder]"], "parts must not name the decoder"),
+        (["parts=[reward]", "planner.tau=0"], "planner.tau must be positive"),
+        (
+            ["parts=[reward]", "minibatch=51"],
+            "minibatch must be at most 50, the transitions of a step, got 51",
+        ),
+        (["parts=[reward]", "planner.elites=11"], "elites must be from 1 to samples=10, got 11"),
+        (["parts=[model]"], "parts must be some of decoder, reward, transition"),
+        (["snapshot=first"], "snapshot must be best or last, got 'first'"),
+        (["n_workers=3"], "n_workers must be from 0 to 2, got 3"),
+    ],
+)
+def test_bad_configs_are_refused(
+    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    source = make_source(tmp_path / "full", latent=False)
+    assert train(source, tmp_path / "run", *more) == exits.USAGE
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_source_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["train", "ppo", "preset=tiny", f"run_dir={tmp_path / 'run'}"]) == exits.USAGE
+    assert "name of weights that ship" in capsys.readouterr().err
+    assert train(Path("no-such-thing"), tmp_path / "run") == exits.USAGE
+    assert "no-such-thing" in capsys.readouterr().err

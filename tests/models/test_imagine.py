@@ -1,0 +1,54 @@
+"""Rollouts of a frozen model against the model's own steps, differentiated by autograd."""
+
+import pytest
+import torch
+from torch import Generator
+
+from dcem.control.rollout import rollout
+from dcem.models import RSSM, RSSMConfig
+from dcem.models.imagine import FrozenRollout
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        RSSMConfig(hidden=5, width=6, members=3, pessimism=0.7, residual=True, activation="gelu"),
+        RSSMConfig(hidden=5, width=4, layers=1, activation="elu"),
+        RSSMConfig(
+            hidden=4, width=6, layers=3, members=2, predict_std=False, loss="mse", normalize=True, angles=(1,)
+        ),
+        RSSMConfig(hidden=4, layers=0, residual=True),
+    ],
+)
+def test_costs_and_gradients_are_those_of_the_steps(config: RSSMConfig, batch: tuple[int, ...]) -> None:
+    generator = Generator().manual_seed(0)
+    model = RSSM(3, 2, config, generator)
+    state = torch.randn(*batch, model.state_dim, generator=generator)
+    actions = torch.randn(*batch, 7, 4, 2, generator=generator).requires_grad_()
+    got = FrozenRollout(model).sequence_cost(state, actions)
+    states = state.unsqueeze(-2).expand(*batch, 7, -1)
+    expected = rollout(model, states, actions)
+    torch.testing.assert_close(got, expected)
+    above = torch.randn(*batch, 7, generator=generator)
+    [gradient] = torch.autograd.grad(expected, actions, above, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(got, actions, above)[0], gradient)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_nothing_but_actions_gets_a_gradient() -> None:
+    model = RSSM(3, 2, RSSMConfig(hidden=4, width=4))
+    actions = torch.zeros(1, 5, 4, 2, requires_grad=True)
+    FrozenRollout(model).sequence_cost(torch.zeros(1, model.state_dim), actions).sum().backward()
+    assert actions.grad is not None
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    imagined = FrozenRollout(RSSM(3, 2, RSSMConfig(hidden=4, width=4)))
+    state, actions = torch.zeros(5, imagined.model.state_dim), torch.zeros(5, 6, 4, 2)
+    with pytest.raises(ValueError, match="discount and terminal_cost need a model that goes step by step"):
+        imagined.sequence_cost(state, actions, discount=0.9)
+    with pytest.raises(ValueError, match=r"state must be \(\*B, 7\) and actions"):
+        imagined.sequence_cost(state[:4], actions)

@@ -1,0 +1,108 @@
+"""Everything that is measured: how, how often in the tests, and how often for the published table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from reliability import (
+    bad_configs,
+    bad_values,
+    corruptions,
+    disks,
+    drift,
+    kills,
+    payloads,
+    repeats,
+    restores,
+    solves,
+    stops,
+    torchrl,
+)
+from reliability.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What to `measure(count, folder)`: with a `short` count in every test run, and in full.
+
+    `alone` says that it needs a process of its own, `cuda` that it needs such a device.
+    """
+
+    what: str
+    target: str
+    measure: Callable[[int, Path], Outcome]
+    short: int
+    full: int
+    alone: bool = False
+    cuda: bool = False
+
+
+CATALOGUE = {
+    "kills": Measurement(
+        "`kill -9` at random moments of training and inside saves",
+        "no checkpoint lost, every resume bit-identical",
+        kills.measure, short=12, full=60, alone=True,
+    ),
+    "kills-planet": Measurement(
+        "the same for an agent with replay buffer and environments in mid-episode",
+        "no checkpoint lost, every resume bit-identical",
+        kills.measure_planet, short=0, full=10, alone=True,
+    ),
+    "stops": Measurement(
+        "SIGTERM at random moments of `dcem train`",
+        "saved, at most one step lost, at most 10 s, exit code 75",
+        stops.measure, short=2, full=20,
+    ),
+    "disks": Measurement(
+        "saving on a disk that is full or read-only",
+        "the failure named, the checkpoint before it intact",
+        disks.measure, short=20, full=200,
+    ),
+    "corruptions": Measurement(
+        "truncated, grown, bit-flipped and overwritten files",
+        "every corruption named, none loaded",
+        corruptions.measure, short=200, full=2000,
+    ),
+    "payloads": Measurement(
+        "malicious files and command lines (pickles, zip paths, config targets, links, lying headers)",
+        "none executed, none reads or writes outside its folder, none takes 256 MiB",
+        payloads.measure, short=99, full=99, alone=True,
+    ),
+    "bad-configs": Measurement(
+        "bad configs",
+        "refused in less than 2 s each, the field named, nothing written",
+        bad_configs.measure, short=39, full=200,
+    ),
+    "bad-values": Measurement(
+        "NaN and ±inf in 0% to 100% of an objective's values",
+        "bad samples weigh 0, other rows bit-identical, all-bad rows named",
+        bad_values.measure, short=41, full=1000,
+    ),
+    "repeats": Measurement(
+        "the same seed twice, every experiment's tiny preset",
+        "equal SHA-256 of weights, of all other state, and of the log (CPU)",
+        repeats.measure, short=2, full=99,
+    ),
+    "drift": Measurement(
+        "the same on a GPU",
+        "the drift published",
+        drift.measure, short=0, full=99, cuda=True,
+    ),
+    "solves": Measurement(
+        "solves with gradients in one process",
+        "resident memory grows less than 1% after warm-up, no NaN",
+        solves.measure, short=2_000, full=100_000, alone=True,
+    ),
+    "restores": Measurement(
+        "environments saved and restored in mid-episode",
+        "bit-identical continuations",
+        restores.measure, short=200, full=1000,
+    ),
+    "torchrl": Measurement(
+        "advantage estimates and the PPO loss against torchrl, on random batches",
+        "differences of at most 1e-5",
+        torchrl.measure, short=0, full=1000,
+    ),
+}  # fmt: skip

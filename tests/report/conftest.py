@@ -1,0 +1,103 @@
+"""Sources of a page with every section filled: the committed study, and made-up results for the rest."""
+
+import csv
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcem.report.page import Sources
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_rows(path: Path, columns: Sequence[str], rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *rows])
+
+
+def write_trainings(results: Path) -> None:
+    """Two seeds of each task, whose evaluations rise to 600 and 900."""
+    record = {
+        "command": "dcem train planet task=cheetah-run preset=best run_dir=runs/a",
+        "machine": {"cpu": "a CPU", "cores": 16, "gpu": "a GPU"},
+        "wall_seconds": 7300,
+        "versions": {"torch": "2.11.0"},
+    }
+    columns = ["env_steps", "updates", "seconds", "return", "eval_mean", "eval_median"]
+    for task, top in (("cheetah-run", 600), ("walker-walk", 900)):
+        for seed in range(2):
+            folder = results / "planet" / f"{task}-best" / f"seed{seed}"
+            rows = [
+                [steps, steps // 4, steps / 100, "", top * steps / 2e6 + seed, top * steps / 2e6]
+                for steps in range(100_000, 2_000_001, 100_000)
+            ]
+            write_rows(folder / "curve.csv", columns, [[50_000, 1, 1, 3.5, "", ""], *rows])
+            (folder / "run.json").write_text(json.dumps({**record, "seed": seed}))
+
+
+def write_evaluations(results: Path) -> None:
+    """100 episodes of each controller, spread evenly around a known median."""
+    medians = {
+        ("cheetah-run", "full-cem"): 701,
+        ("cheetah-run", "latent-dcem"): 900,
+        ("cheetah-run", "full-cem-100"): 500,
+        ("walker-walk", "full-cem"): 700,
+    }
+    rows = [
+        [task, controller, "run0", 1000, 10, episode, total]
+        for (task, controller), median in medians.items()
+        for episode, total in enumerate(median + np.linspace(-50, 50, 101))
+    ]
+    names = ["task", "controller", "run", "samples", "iterations", "episode_seed", "total"]
+    write_rows(results / "dmc" / "evaluations.csv", names, rows)
+
+
+def write_gpu_benchmark(folder: Path) -> None:
+    columns = ["case", "what", "ms", "ratio", "MB", "GFLOP", "floor, ms", "ms / floor"]
+    for name in ("lml", "dcem"):
+        case = "1×100, k=10, forward+backward"
+        rows = [
+            [case, "dcem, captured", 0.0123, 1, 0.1, 0, 0.001, 12.3],
+            [case, "released code, as published", "", "", 0.1, 0, 0.001, ""],
+            [case, "torch.topk, captured", 0.02, 1.6, 0.1, 0, 0.001, 20],
+        ]
+        write_rows(folder / f"{name}.csv", columns, rows)
+    facts = {
+        "gpu": "an imaginary GPU", "driver": "1.0", "versions": {"torch": "2.11.0"}, "date": "2026-01-01",
+        "commit": "abc", "rates": {"bytes": 4e12},
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(facts))
+
+
+def write_quick(folder: Path, results: Path) -> None:
+    shutil.copytree(results / "regression" / "gd", folder / "results" / "regression" / "quick,method=gd")
+    cartpole = folder / "results" / "cartpole"
+    shutil.copytree(results / "cartpole" / "d2-tau1", cartpole / "quick")
+    names = ["controller", "states", "draw", "trajectories", "cost"]
+    write_rows(cartpole / "shipped.csv", names, [["cartpole-8", "validation", 0, 1000, -10.123]])
+    names = ["seed", "return", "length"]
+    write_rows(folder / "results" / "dmc" / "cheetah-run.csv", names, [[0, 612.5, 250]])
+    shutil.copy(results / "cartpole" / "videos" / "cartpole.mp4", folder / "cartpole.mp4")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> Sources:
+    """Folders that a test may change as long as it puts back what it found."""
+    root = tmp_path_factory.mktemp("sources")
+    results = root / "results"
+    shutil.copytree(ROOT / "results" / "regression", results / "regression")
+    shutil.copytree(ROOT / "results" / "cartpole", results / "cartpole")
+    shutil.copytree(ROOT / "benchmarks" / "results", root / "benchmarks" / "results")
+    write_trainings(results)
+    write_evaluations(results)
+    (results / "dmc" / "videos").mkdir()
+    shutil.copy(results / "cartpole/videos/cartpole.mp4", results / "dmc/videos/cheetah_run.mp4")
+    (root / "benchmarks" / "gpu" / "results").mkdir(parents=True)
+    write_gpu_benchmark(root / "benchmarks" / "gpu" / "results")
+    write_quick(root / "quick", results)
+    return Sources(results, root / "benchmarks", ROOT / "docs", root / "quick")

@@ -1,0 +1,200 @@
+"""The documentation holds: tables agree with the results, commands with the command line, notebooks run."""
+
+import importlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dcem import cli, experiments
+from dcem.commands.exits import EXIT_CODES
+from dcem.commands.overrides import field_types
+from dcem.commands.train import Options
+
+matplotlib = pytest.importorskip("matplotlib")
+from dcem.report import documents  # noqa: E402 (needs matplotlib)
+
+ROOT = Path(__file__).parents[1]
+PAGES = documents.pages(ROOT)
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+BASH = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`(dcem [^`]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# Tables
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_tables_agree_with_the_results(page):
+    text = page.read_text()
+    assert documents.rewritten(text, ROOT) == text, f"{name(page)} is out of date: run `make tables`"
+
+
+def test_the_readme_s_table_follows_the_files(tmp_path):
+    """Change a number in a file, and the table changes with it."""
+    for part in ("results/regression", "results/planet", "results/cartpole", "benchmarks/results"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    text = (ROOT / "README.md").read_text()
+    assert "<!-- table headline: begin -->" in text
+    assert documents.rewritten(text, tmp_path) == documents.rewritten(text, ROOT)
+    path = tmp_path / "benchmarks/results/cpu/dcem.csv"
+    rows = path.read_text().splitlines()
+    cells = rows[1].split(",")
+    assert cells[:3] == ['"quadratic', ' B=1"', "dcem.DCEM"]
+    cells[7] = "777.0"  # forward+backward ms
+    path.write_text("\n".join([rows[0], ",".join(cells), *rows[2:]]) + "\n")
+    assert "| 777 ms |" in documents.rewritten(text, tmp_path)
+    evaluations = tmp_path / "results/dmc/evaluations.csv"
+    evaluations.parent.mkdir()
+    evaluations.write_text(
+        "task,controller,run,samples,iterations,episode_seed,total\n"
+        "walker-walk,latent-dcem,a,100,10,0,812.0\nwalker-walk,latent-dcem,a,100,10,1,814.0\n"
+    )
+    assert "walker-walk, latent DCEM, median return | 813 | 861" in documents.rewritten(text, tmp_path)
+
+
+def test_without_results_a_table_says_so(tmp_path):
+    text = documents.rewritten((ROOT / "README.md").read_text(), tmp_path)
+    assert text.count(documents.NOT_MEASURED) >= 10
+    assert documents.markdown(documents.TABLES["planet"](tmp_path)) == "*Not measured yet.*"
+
+
+def test_an_unknown_table_is_named():
+    with pytest.raises(ValueError, match="got 'nope'"):
+        documents.rewritten("<!-- table nope: begin -->\n<!-- table nope: end -->", ROOT)
+
+
+# Commands
+
+
+def commands(page: Path) -> list[str]:
+    """Every `dcem …` of a page, in blocks and in the text, without those that leave something out (…)."""
+    text = page.read_text()
+    blocks = "".join(BASH.findall(text)).replace("\\\n", " ")
+    found = [line.strip().removeprefix("until ") for line in blocks.splitlines()] + INLINE.findall(text)
+    found = [line.split(";")[0].split(" #")[0] for line in found if line.startswith(("dcem ", "until dcem "))]
+    return [
+        line
+        for line in found
+        if not re.search(r"…|\.\.\.|COMMAND|EXPERIMENT|\[--|DIR|RUN_OR|--name NAME", line)
+    ]
+
+
+def check(line: str) -> None:
+    """An error unless the command line would take it."""
+    _, command, *words = shlex.split(line)
+    if command.startswith("-"):
+        return
+    assert command in cli.COMMANDS, line
+    if not words:  # only its name
+        return
+    module = importlib.import_module(cli.COMMANDS[command][0].split(":")[0])
+    if command != "train":
+        if command != "bench":
+            module._parser().parse_args([word for word in words if word not in ("-h", "--help")] or ["x"])
+        return
+    experiment, *rest = words
+    if "." in experiment:  # a module of the reader's
+        return
+    loaded = experiments.load(experiment)
+    known = {*field_types(loaded.Config), *Options.__dataclass_fields__}
+    known |= {"from"} if "source" in known else set()
+    for word in rest:
+        key = word.split("=")[0]
+        if not word.startswith("-") and not key.startswith(("hydra/", "hydra.")):
+            assert key in known, f"{line}: no setting {key}"
+        if key == "preset":
+            assert word.split("=")[1] in loaded.PRESETS, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_are_ones_that_the_command_line_takes(page):
+    for line in commands(page):
+        check(line)
+
+
+def test_a_wrong_command_would_be_found():
+    assert len(commands(ROOT / "docs" / "dmc.md")) > 20
+    for wrong in ("dcem train planet tsk=x", "dcem train embed preset=best", "dcem eval x --episode 3"):
+        with pytest.raises((AssertionError, SystemExit)):
+            check(wrong)
+
+
+def test_exit_codes_are_documented_as_they_are():
+    text = (ROOT / "docs" / "commands.md").read_text()
+    codes = re.findall(r"^ *(\d+)  (.+)$", EXIT_CODES, re.MULTILINE)
+    assert len(codes) == 4
+    for code, meaning in codes:
+        assert f"| {code} | {meaning} |" in text
+
+
+def test_every_command_is_documented():
+    text = (ROOT / "docs" / "commands.md").read_text()
+    for command in cli.COMMANDS:
+        assert f"| `dcem {command}" in text
+
+
+# Links, notebooks, the whole
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name)
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(page.read_text()):
+        if not target.startswith(("http", "#")):
+            assert (page.parent / target.split("#")[0]).exists(), f"{name(page)}: {target}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+def test_notebooks_run(path, tmp_path, monkeypatch, capsys):
+    """Plain Python in every cell, so that no kernel is needed here."""
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    notebook = json.loads(path.read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for number, cell in enumerate(cells):
+        exec(compile("".join(cell["source"]), f"{path.name}, code cell {number + 1}", "exec"), namespace)
+    assert len(plt.get_fignums()) >= 2
+    plt.close("all")
+    printed = capsys.readouterr().out
+    if path.stem == "argmin":
+        assert namespace["last"] < 0.2 * namespace["first"]
+        assert "found [1.0, -1.0]" in printed
+    else:
+        assert "upright at the end: True" in printed
+        assert abs(namespace["gravity"].item() - 10) < 1.5
+        assert namespace["costs"]["latent"] < namespace["costs"]["full"]
+
+
+def test_notebooks_show_what_they_print():
+    """Kept as they ran, from top to bottom, without an error."""
+    assert [path.stem for path in NOTEBOOKS] == ["argmin", "control"]
+    for path in NOTEBOOKS:
+        notebook = json.loads(path.read_text())
+        assert notebook["nbformat"] == 4
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+        kinds = [output["output_type"] for cell in cells for output in cell["outputs"]]
+        assert "error" not in kinds
+        assert "display_data" in kinds
+        assert path.stat().st_size < 300_000
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    pytest.importorskip("furo")
+    build = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", ROOT / "docs", tmp_path / "html"]
+    done = subprocess.run([*map(str, build), "-d", str(tmp_path / "trees")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "html" / "dmc.html").exists()
