@@ -1,4 +1,4 @@
-"""What a whole training update costs beside the bare evaluations in it, for the paper's two small experiments.
+"""What a whole training update costs beside the bare evaluations in it: the paper's two small experiments.
 
     python benchmarks/updates.py
 
