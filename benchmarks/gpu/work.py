@@ -1,7 +1,6 @@
 """What is measured: soft top-k, whole solves, planning, and updates of the world model."""
 
 import contextlib
-import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,8 +13,8 @@ from torch import Tensor
 import dcem
 from dcem.models import RSSM, RSSMConfig, multistep_loss
 from dcem.models.rssm_triton import FusedRollout
+from dcem.topk import dual
 
-lml_module = importlib.import_module("dcem.topk.lml")  # its package has a function of that name
 OBS, ACTIONS, HORIZON, ITERATIONS = 17, 6, 12, 10  # cheetah.run, and the paper's planner
 ENSEMBLE = RSSMConfig(
     activation="gelu", residual=True, predict_std=False, sample=False, loss="mse", pessimism=0.5
@@ -72,10 +71,10 @@ def _lml(batch: int, n: int, *released: float | None) -> list[Row]:
 
 @contextlib.contextmanager
 def _plain_lml() -> Iterator[None]:
-    kernel = lml_module.fused
-    lml_module.fused = None
+    kernel = dual.fused
+    dual.fused = None
     yield
-    lml_module.fused = kernel
+    dual.fused = kernel
 
 
 def solve() -> Table:

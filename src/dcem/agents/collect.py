@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from dcem.agents.controller import Transition, follow
+from dcem.agents.controller import Transition, follow, on_device
 from dcem.agents.planner import Planner
 from dcem.capture import capture
 from dcem.envs.vector import ParallelEnv
@@ -53,7 +53,7 @@ class Collector:
 
     def restart(self, seed: int) -> None:
         """Begin a first episode everywhere."""
-        self._observations = self._on_device(self.envs.reset(seed=seed)[0])
+        self._observations = on_device(self.envs.reset(seed=seed)[0], self._noise.device)
         self._states = self.model.initial(self._observations)
 
     @torch.no_grad()
@@ -70,7 +70,7 @@ class Collector:
     @torch.no_grad()
     def record(self, transition: Transition) -> None:
         """Remember the transition that the last actions led to. Does not wait for the device."""
-        arrived = [self._on_device(part) for part in transition]
+        arrived = [on_device(part, self._noise.device) for part in transition]
         self._states = self._remember(self._states, self._observations, self._actions, *arrived)
         self._observations = arrived[-1]
         self._count(transition)
@@ -95,12 +95,6 @@ class Collector:
         self._sums[transition.ended] = 0.0
         self.episodes += len(finished)
         self.returns = (self.returns + finished)[-self.envs.num_envs :]
-
-    def _on_device(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        if tensor.dtype == torch.float64:
-            tensor = tensor.float()
-        return tensor.to(self._noise.device, non_blocking=True)
 
     def state_dict(self) -> dict[str, Any]:
         """The environments in mid-episode and all that goes with them, but not the replay buffer."""

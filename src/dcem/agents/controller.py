@@ -38,6 +38,14 @@ def step_environments(envs: ParallelEnv, actions: np.ndarray) -> Transition:
     return Transition(next_observations, rewards, ended, observations)
 
 
+def on_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """What the environments say, as a tensor there; numbers in single precision. Does not wait."""
+    tensor = torch.from_numpy(array)
+    if tensor.dtype == torch.float64:
+        tensor = tensor.float()
+    return tensor.to(device, non_blocking=True)
+
+
 def follow(model: RSSM, states: Tensor, actions: Tensor, observations: Tensor, ended: Tensor) -> Tensor:
     """The model states (E, S) after actions (E, m) led to observations (E, n), anew where ``ended`` (E,)."""
     followed = model.observe(states, actions, observations)
@@ -90,7 +98,7 @@ class Controller:
     ) -> list[Episode]:
         # Environments that are left over play the last seed too: all are stepped together.
         everywhere = [*seeds, *[seeds[-1]] * (envs.num_envs - len(seeds))]
-        states = self.model.initial(self._on_device(envs.reset(seed=everywhere)[0]))
+        states = self.model.initial(on_device(envs.reset(seed=everywhere)[0], self._device))
         totals, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, int)
         playing = np.ones(envs.num_envs, bool)
         while playing.any():
@@ -99,10 +107,8 @@ class Controller:
             totals += transition.rewards * playing
             lengths += playing
             playing &= ~transition.ended
-            observations, ended = map(self._on_device, (transition.observations, transition.ended))
+            observations = on_device(transition.observations, self._device)
+            ended = on_device(transition.ended, self._device)
             states = follow(self.model, states, actions, observations, ended)
             each_step()
         return [Episode(*numbers) for numbers in zip(seeds, totals.tolist(), lengths.tolist(), strict=False)]
-
-    def _on_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from dcem.agents.controller import on_device
 from dcem.agents.policy import Policy
 from dcem.capture import capture
 from dcem.envs.vector import ParallelEnv
@@ -93,7 +94,7 @@ class Gatherer:
 
     def restart(self, seed: int) -> None:
         """Begin a first episode everywhere."""
-        self._observations = self._on_device(self.envs.reset(seed=seed)[0])
+        self._observations = on_device(self.envs.reset(seed=seed)[0], self._states.device)
         self._states = self.policy.model.initial(self._observations)
 
     def refresh(self) -> None:
@@ -118,7 +119,7 @@ class Gatherer:
         following = self.envs.reset(options={"reset_mask": ended})[0] if ended.any() else arrived
         self._count(rewards, ended)
 
-        told = [self._on_device(x) for x in (rewards, terminated, ended, arrived, following)]
+        told = [on_device(x, self._states.device) for x in (rewards, terminated, ended, arrived, following)]
         reached, states = self._follow(self._states, actions, *told[2:])
         lived = Experience(self._states, reached, noise, mean, actions, *told)
         for slots, value in zip(self.experience, lived, strict=True):
@@ -156,12 +157,6 @@ class Gatherer:
         self._sums += rewards
         self.returns += self._sums[ended].tolist()
         self._sums[ended] = 0.0
-
-    def _on_device(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        if tensor.dtype == torch.float64:
-            tensor = tensor.float()
-        return tensor.to(self._states.device, non_blocking=True)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next call depends on, but for the policy, the generator and the replay buffer."""

@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor
 
+from dcem.topk.dual import take, use_fused
 from dcem.topk.hard import hard_topk
-from dcem.topk.lml import soft_topk, take, use_fused
+from dcem.topk.lml import soft_topk
 
 
 def can_look(x: Tensor) -> bool:

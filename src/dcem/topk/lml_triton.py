@@ -1,6 +1,6 @@
 """The LML projection as one Triton kernel forward and one backward: a program a row, the row in registers.
 
-Forward solves the same root as `dcem.topk.lml`, by Newton's method inside a bracket, wholly on the device.
+Forward solves the same root as `dcem.topk.dual`, by Newton's method inside a bracket, wholly on the device.
 """
 
 import torch
@@ -150,7 +150,7 @@ def _backward_kernel(
 def forward(
     x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the rows' means and factors inv; see `dcem.topk.lml`."""
+    """y, the rows' means and factors inv; see `dcem.topk.dual`."""
     x = x.contiguous()
     n = x.shape[-1]
     rows = (*x.shape[:-1], 1)
