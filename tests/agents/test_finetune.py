@@ -18,6 +18,8 @@ from dcem.agents.finetune import Finetuner
 from dcem.agents.finetune_config import BACKWARD_MODES, FinetuneConfig
 from dcem.agents.policy import PARTS, Critic, Policy
 from dcem.control import Decoder
+from dcem.distributions import gaussian
+from dcem.distributions.moments import weighted_moments
 from dcem.envs.vector import ParallelEnv
 from dcem.models import RSSM, RSSMConfig, multistep_loss
 from toy.environment import GAIN, Plane
@@ -66,6 +68,37 @@ def test_every_ratio_is_one_before_anything_has_changed(mode: str, latent: bool)
         assert figures["ratio_error"] == figures["first_ratio_error"] == figures["divergence"] == 0.0
         assert figures["planned_apart"] < 1e-5
         assert figures["gradient_norm"] > 0
+
+
+@pytest.mark.parametrize("mode", BACKWARD_MODES)
+def test_ratios_are_one_though_other_kernels_run_without_gradients(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CUDA device the moments are another kernel there, which rounds in its own way."""
+
+    def rounded_otherwise(u: Tensor, w: Tensor, sigma_min: float) -> tuple[Tensor, Tensor]:
+        mean, sigma = weighted_moments(u, w, sigma_min)
+        return (mean, sigma) if torch.is_grad_enabled() and w.requires_grad else (mean + 1e-4, sigma)
+
+    monkeypatch.setattr(gaussian, "weighted_moments", rounded_otherwise)
+    agent = make_agent(("decoder", "reward"), lr=NO_LEARNING, backward=mode, kept=0.5)
+    figures = agent.step()
+    assert figures["ratio_error"] == 0.0
+    assert figures["planned_apart"] > 1e-5  # acting does without
+
+
+@pytest.mark.parametrize("parts", [("decoder",), ("reward",), ("decoder", "reward")])
+def test_a_frozen_transition_changes_no_gradient(double: None, parts: tuple[str, ...]) -> None:
+    """Its rollouts are others, written by hand: the oracle goes through the model step by step."""
+    agent = make_agent(parts, backward="checkpoint")
+    policy, states = agent.policy, torch.randn(4, agent.policy.model.state_dim)
+    noise = torch.randn(4, *policy.noise_shape)
+    oracle = Policy(policy.model, policy.decoder, PLANNER)
+    means = policy(states, noise), oracle(states, noise)
+    torch.testing.assert_close(*means)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(mean.square().sum(), agent._parameters) for mean in means)
+    )
 
 
 def test_the_first_ratios_are_one_whenever_something_has() -> None:

@@ -45,6 +45,20 @@ def test_nothing_but_actions_gets_a_gradient() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.usefixtures("double")
+def test_the_reward_head_may_learn_beside_them() -> None:
+    config = RSSMConfig(hidden=5, width=6, members=3, pessimism=0.7, residual=True, activation="gelu")
+    model = RSSM(3, 2, config, Generator().manual_seed(0))
+    state, actions = torch.randn(3, model.state_dim), torch.randn(3, 7, 4, 2, requires_grad=True)
+    got = FrozenRollout(model, learn_reward=True).sequence_cost(state, actions).sum()
+    expected = rollout(model, state.unsqueeze(-2).expand(3, 7, -1), actions).sum()
+    wanted = [actions, *model.reward_head.parameters()]
+    gradients = [torch.autograd.grad(cost, wanted, retain_graph=True) for cost in (got, expected)]
+    torch.testing.assert_close(*gradients)
+    others = [*model.gru.parameters(), *model.observation_head.parameters()]
+    assert all(g is None for g in torch.autograd.grad(got, others, allow_unused=True))
+
+
 def test_what_it_cannot_do_is_refused() -> None:
     imagined = FrozenRollout(RSSM(3, 2, RSSMConfig(hidden=4, width=4)))
     state, actions = torch.zeros(5, imagined.model.state_dim), torch.zeros(5, 6, 4, 2)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Generator, Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from dcem.agents.experience import Gatherer
 from dcem.agents.finetune_config import FinetuneConfig
@@ -160,8 +161,9 @@ class Finetuner:
 
         Returns the distance between what was planned while acting and what is planned here, in units of σ.
         """
-        # Pruning evaluates differently without a graph; for the others it would only take memory.
-        with torch.set_grad_enabled(self.config.backward == "prune"):
+        # As an update will: without a graph, pruning and some kernels come to other numbers. Nobody will go
+        # back through this one, so nothing is kept for that.
+        with torch.enable_grad(), saved_tensors_hooks(_forget, _forget):
             mean, now = self._log_prob(rows)
         self._old[rows] = now.detach()
         before = self.gatherer.experience.flat("means")[rows]
@@ -250,6 +252,11 @@ class Finetuner:
         if self._replay is not None:
             self._replay.load_state_dict(state["replay"])
         self.steps = state["steps"]
+
+
+def _forget(_: Any) -> Any:
+    """Nothing, in place of what a backward pass would need."""
+    return None
 
 
 def _take_step(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,6 +12,7 @@ from dcem.agents.planner import Planner, PlannerConfig
 from dcem.backward import Unroll
 from dcem.control import MPC, Decoder
 from dcem.models import RSSM
+from dcem.models.imagine import FrozenRollout
 from dcem.models.nets import EnsembleMLP
 from dcem.rl.ppo import log_prob
 
@@ -56,20 +56,23 @@ class Policy(nn.Module):
         super().__init__()
         if planner.tau == 0:
             raise ValueError("planner.tau must be positive for gradients to pass through the search, got 0")
-        self.model, self.decoder, self.planner = model, decoder, planner
-        self._mpc = MPC(
-            model,
-            planner.horizon,
-            solver=planner.solver(),
-            decoder=decoder,
-            action_dim=model.action_dim,
-            backward=backward,
-        )
-        self._mpc.to(next(model.parameters()).device)
+        self.model, self.decoder, self.planner, self._backward = model, decoder, planner, backward
+        self._mpc = self._controller(model)
         self.noise_shape = planner.iterations, planner.samples, self._mpc.search_dim
         """(T, N, n) of the noise that one plan takes."""
         log_std = torch.full((model.action_dim,), math.log(std))
         self.log_std = nn.Parameter(log_std.to(next(model.parameters())), requires_grad=learn_std)
+
+    def _controller(self, model: RSSM | FrozenRollout) -> MPC:
+        mpc = MPC(
+            model,
+            self.planner.horizon,
+            solver=self.planner.solver(),
+            decoder=self.decoder,
+            action_dim=model.action_dim,
+            backward=self._backward,
+        )
+        return mpc.to(next(self.model.parameters()).device)
 
     def forward(self, states: Tensor, noise: Tensor) -> Tensor:
         """The mean: model states (B, S) and noise (B, T, N, n) → actions (B, m)."""
@@ -80,8 +83,8 @@ class Policy(nn.Module):
         return log_prob(actions, mean, self.log_std)
 
     def actor(self) -> Planner:
-        """A fast planner without gradients for the mean, in the policy's own precision: call with noise."""
-        return Planner(self.model, replace(self.planner, dtype="float32"), self.decoder)
+        """A fast planner without gradients for the mean, in the precision of evaluations: call with noise."""
+        return Planner(self.model, self.planner, self.decoder)
 
     def train_only(self, parts: Iterable[str]) -> list[nn.Parameter]:
         """Freeze all but these parts (and σ, if it is learned); returns their parameters."""
@@ -102,6 +105,9 @@ class Policy(nn.Module):
                 parameter.requires_grad_(part in chosen)
                 if part in chosen:
                     trained.append(parameter)
+        # A transition that stays as it is leaves out half of the backward pass.
+        frozen = "transition" not in chosen
+        self._mpc = self._controller(FrozenRollout(self.model, "reward" in chosen) if frozen else self.model)
         return trained
 
 

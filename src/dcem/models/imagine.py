@@ -1,4 +1,4 @@
-"""Imagined rollouts of an RSSM that is not being trained, with gradients for the actions alone.
+"""Imagined rollouts of an RSSM whose transition is not being trained, with gradients for the actions.
 
 Learning a decoder differentiates through many rollouts of a model that stays as it is. That leaves out half
 of the backward pass, and what is left is written by hand, as in `dcem.models.unroll`: all that a step needs
@@ -21,6 +21,10 @@ from dcem.models.unroll import kernels_between_products
 class FrozenRollout:
     """A planner's view of an RSSM whose weights and states are constants: see `dcem.control.Model`.
 
+    Args:
+        model: imagines.
+        learn_reward: give the weights of its reward head gradients all the same.
+
     >>> from dcem.models import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
     >>> actions = torch.zeros(5, 20, 4, 1, requires_grad=True)
@@ -29,8 +33,8 @@ class FrozenRollout:
     (torch.Size([5, 20]), torch.Size([5, 20, 4, 1]))
     """
 
-    def __init__(self, model: RSSM) -> None:
-        self.model, self.action_dim = model, model.action_dim
+    def __init__(self, model: RSSM, learn_reward: bool = False) -> None:
+        self.model, self.action_dim, self.learn_reward = model, model.action_dim, learn_reward
 
     def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """One step, as the model itself takes it."""
@@ -56,7 +60,9 @@ class FrozenRollout:
         head, x = model.reward_head, states.flatten(1, 2)
         activate = ACTIVATIONS[head.activation].apply
         for i, (weight, bias) in enumerate(zip(head.weights, head.biases, strict=True)):
-            x = torch.baddbmm(bias.detach().unsqueeze(1), x if i == 0 else activate(x), weight.detach())
+            if not self.learn_reward:
+                weight, bias = weight.detach(), bias.detach()
+            x = torch.baddbmm(bias.unsqueeze(1), x if i == 0 else activate(x), weight)
         cost = model.cost(x.squeeze(-1)).unflatten(0, (horizon, -1)).sum(dim=0)
         return cost.reshape(actions.shape[:-2])
 
