@@ -22,6 +22,7 @@ from dcem.distributions import gaussian
 from dcem.distributions.moments import weighted_moments
 from dcem.envs.vector import ParallelEnv
 from dcem.models import RSSM, RSSMConfig, multistep_loss
+from dcem.rl.gae import advantages
 from toy.environment import GAIN, Plane
 
 E, T = 3, 8
@@ -318,6 +319,34 @@ def test_the_critic_is_worth_one_where_the_reward_is_one_for_ever() -> None:
     torch.testing.assert_close(critic(states), 10 * critic.scaled(states))
     assert critic(states).shape == (5, 3)
     assert torch.autograd.grad(critic(states).sum(), states, allow_unused=True) == (None,)
+
+
+def test_values_begin_with_the_mean_reward_for_ever() -> None:
+    agent = make_agent(value_updates=0)
+    for first in (True, False):
+        agent.step()
+        e = agent.gatherer.experience
+        with torch.no_grad():
+            per_step = agent.critic(e.states).mean() * 0.5  # 1 - gamma
+        assert torch.isclose(per_step, e.rewards.mean(), atol=1e-5) == first
+
+
+def test_advantages_of_a_steady_reward_do_not_tell_where_the_episode_ends() -> None:
+    agent = make_agent(gamma=0.99, value_updates=0)
+    critic, states = agent.critic, torch.randn(40, 2, agent.policy.model.state_dim).mul_(1e-3)
+    rewards, no = torch.full((40, 2), 2.4), torch.zeros(40, 2, dtype=torch.bool)
+    critic.begin(states, rewards)
+    with torch.no_grad():
+        found = advantages(rewards, critic(states), critic(states), no, no, 0.99, 0.95)
+    assert found.abs().max() < 0.5  # with values of zero it is 35 at the beginning
+
+
+def test_a_run_that_diverges_says_so() -> None:
+    """And not only after its checkpoint is spoiled."""
+    agent = make_agent(minibatch=E * T, passes=1)
+    agent.critic.net.biases[0].data.fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match="policy_loss is nan in step 0: fine-tuning diverged"):
+        agent.step()
 
 
 @pytest.mark.parametrize(("parts", "latent"), [(("decoder",), True), (("reward", "transition"), False)])

@@ -159,11 +159,13 @@ def test_what_is_kept_of_a_run(trained: Path, tmp_path: Path) -> None:
     table = tmp_path / "evaluations.csv"
     for run, seed in (("one", "5"), ("two", "5"), ("one", "6")):
         words = ["--episodes", "2", "--samples", "10", "--seed", seed, "--table", str(table), "--run", run]
+        assert cli.main(["eval", str(trained), *words]) == exits.USAGE  # it is no longer the run's planner
+        words += ["--controller", "less"]
         assert cli.main(["eval", str(trained), *words]) == exits.DONE
     with table.open() as file:
         found = [(row["controller"], row["run"], row["samples"], row["episode_seed"])
                  for row in csv.DictReader(file)]  # fmt: skip
-    assert found == [("full-cem", run, "10", s) for run, s in
+    assert found == [("less", run, "10", s) for run, s in
                      (("one", "6"), ("one", "7"), ("two", "5"), ("two", "6"))]  # fmt: skip
 
 

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.gpu
 PLANNER = PlannerConfig(samples=64, elites=8, iterations=3, horizon=4, tau=1.0, dtype="float16")
 
 
-def make_agent(latent: bool = True, device: str = "cuda", **changes: object) -> Finetuner:
-    config = RSSMConfig(hidden=32, width=32, distance=4, normalize=True, members=2, pessimism=0.5)
+def make_agent(latent: bool = True, device: str = "cuda", units: int = 32, **changes: object) -> Finetuner:
+    config = RSSMConfig(hidden=units, width=units, distance=4, normalize=True, members=2, pessimism=0.5)
     model = RSSM(2, 2, config, Generator().manual_seed(0)).to(device)
     torch.manual_seed(0)
     decoder = Decoder(3, PLANNER.horizon, 2, hidden=(32,)).to(device) if latent else None
@@ -49,6 +49,16 @@ def test_ratios_begin_at_one_and_steps_are_finite(mode: str, latent: bool) -> No
         assert figures["planned_apart"] < 0.05
         assert all(abs(value) < 1e6 for value in figures.values())
     assert agent._update._graphs  # it was captured
+
+
+@pytest.mark.parametrize("mode", BACKWARD_MODES)
+def test_a_frozen_transition_and_fused_acting(mode: str) -> None:
+    agent = make_agent(units=128, backward=mode, parts=("decoder", "reward"))
+    for _ in range(4):
+        figures = agent.step()
+        assert figures["first_ratio_error"] < 1e-3
+        assert figures["planned_apart"] < 0.05
+    assert agent._update._graphs
 
 
 @pytest.mark.parametrize("mode", BACKWARD_MODES)

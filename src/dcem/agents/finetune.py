@@ -11,6 +11,7 @@ then exactly one, however the batch of the environments may have been rounded wh
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,8 @@ class Finetuner:
     def _learn_values(self) -> dict[str, float]:
         """Advantages of what was gathered, and the value network fitted to the returns they stand for."""
         e, config = self.gatherer.experience, self.config
+        if self.steps == 0:
+            self.critic.begin(e.states, e.rewards)
         values, next_values = self.critic(e.states), self.critic(e.reached)
         found = advantages(e.rewards, values, next_values, e.terminated, e.ended, config.gamma, config.lam)
         self._advantages.copy_(standardized(found).flatten())
@@ -152,6 +155,9 @@ class Finetuner:
             self.gatherer.filter_again()
         self.gatherer.refresh()
         means = {name: torch.stack([f[name] for f in figures]).mean().item() for name in figures[0]}
+        for name, value in means.items():
+            if not math.isfinite(value):
+                raise FloatingPointError(f"{name} is {value} in step {self.steps}: fine-tuning diverged")
         # These two say whether the ratios can be trusted.
         first = {"first_ratio_error": figures[0]["ratio_error"].item()}
         return {**means, **first, "planned_apart": torch.stack(apart).mean().item()}

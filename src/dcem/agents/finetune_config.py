@@ -52,7 +52,7 @@ class FinetuneConfig:
     value_width: int = 256
     value_lr: float = 1e-3
     value_updates: int = 100
-    value_steps: int = 2
+    value_steps: int = 5
     backward: str = "checkpoint"
     kept: float = 0.2
     filter_again: bool = True

@@ -29,6 +29,10 @@ _EXAMPLES = """\
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem eval` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
+    if given.table is not None and given.controller is None and _changes(given):
+        raise UsageError(
+            "--table needs a name for a controller whose planner is changed: --controller full-cem-100, say"
+        )
     from dcem.experiments.evaluate import play, statistics, steps_to_play, write_csv
 
     trained = load_trained(given)
@@ -52,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         from dcem.experiments.dmc_results import add_episodes, controller_of
 
         controller = given.controller or controller_of(given.what)
-        run = given.run or Path(given.what).name
+        run = given.run or "/".join(Path(given.what).parts[-2:])
         add_episodes(given.table, trained.task, controller, run, trained.planner, episodes)
     for name, value in statistics([episode.total for episode in episodes]).items():
         print(f"{name:9} {value:.2f}")
@@ -91,12 +95,16 @@ def load_trained(given: argparse.Namespace) -> Trained:
 
     if given.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device must be cpu here: there is no CUDA device")
-    changes = {name: getattr(given, name) for name in ("samples", "elites", "iterations")}
-    changes = {name: value for name, value in changes.items() if value is not None}
     try:
-        return load(given.what, choose_device(given.device), given.snapshot, **changes)
+        return load(given.what, choose_device(given.device), given.snapshot, **_changes(given))
     except (ValueError, PretrainedError, CheckpointError, RunError) as error:
         raise UsageError(str(error)) from error
+
+
+def _changes(given: argparse.Namespace) -> dict[str, int]:
+    """What the options change about the planner."""
+    values = {name: getattr(given, name) for name in ("samples", "elites", "iterations")}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def default_path(run_or_name: str, file: str) -> Path:
@@ -109,7 +117,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     """What `dcem eval` and `dcem play` both take."""
     parser.add_argument("what", metavar="RUN_OR_NAME", help="a run folder, or the name of weights that ship")
     parser.add_argument(
-        "--seed", type=int, default=1_000_000, metavar="K", help="of the first episode (%(default)s)"
+        "--seed", type=int, default=3_000_000, metavar="K", help="of the first episode (%(default)s)"
     )
     for name, text in (
         ("--samples", "N, candidates in an iteration of the planner"),
@@ -151,5 +159,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--controller", metavar="NAME", help="its name there (full-cem, latent-dcem or latent-dcem-ppo)"
     )
-    parser.add_argument("--run", metavar="NAME", help="the run's name there (that of the folder)")
+    parser.add_argument("--run", metavar="NAME", help="the run's name there (the last two folders')")
     return parser

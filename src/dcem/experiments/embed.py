@@ -61,7 +61,7 @@ class Config(OnlineConfig):
     n_envs: int = 16
     n_workers: int = 16
     eval_every: int = 20_000
-    eval_episodes: int = 16
+    eval_episodes: int = 32
     log_every: int = 100
     save_every: float = 300.0
     device: str = "auto"

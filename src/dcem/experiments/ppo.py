@@ -78,7 +78,7 @@ class Config(FinetuneConfig):
     n_workers: int = 10
     actions: int | None = None
     eval_every: int = 10
-    eval_episodes: int = 20
+    eval_episodes: int = 32
     save_every: float = 300.0
     device: str = "auto"
 
