@@ -143,9 +143,13 @@ def test_one_file_that_needs_no_network(built):
     assert len(built.encode()) < 15e6
 
 
-def test_every_section_has_its_results(text):
+def test_every_section_has_its_results(text, sources):
     assert [name for name in text if "Not run yet" in text[name]] == ["dmc"]  # PPO, in what is made up here
-    assert "dcem train regression preset=dcem (6 min 21 s on NVIDIA H200" in text["regression"]
+    record = json.loads((sources.results / "regression/dcem/run.json").read_text())["seed0"]
+    minutes, seconds = divmod(round(record["wall_seconds"]), 60)
+    took = f"{minutes} min {seconds} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    assert f"dcem train regression preset=dcem ({took} on " in text["regression"]
+    assert record["machine"]["cpu"] in text["regression"]
     assert "updates=12500 (4 min 4 s on NVIDIA H200" in text["cartpole"]
     assert "theseus takes" in text["speed"]
     assert "2 h 1 min" in text["dmc"]
