@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(
             "--table needs a name for a controller whose planner is changed: --controller full-cem-100, say"
         )
-    from dcem.experiments.evaluate import play, statistics, steps_to_play, write_csv
+    from dcem.experiments.evaluate import play, statistics, steps_to_play, write_episodes
 
     trained = load_trained(given)
     at_once = min(given.at_once or given.episodes, given.episodes)
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         progress.close()
         return _stopped(given, path, episodes)
     progress.close()
-    write_csv(path, episodes)
+    write_episodes(path, episodes)
     if given.table is not None:
         from dcem.experiments.dmc_results import add_episodes, controller_of
 
@@ -66,13 +66,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _stopped(given: argparse.Namespace, path: Path, episodes: list[Episode]) -> int:
     """Keep the episodes that are done, and say how to play the others."""
-    from dcem.experiments.evaluate import write_csv
+    from dcem.experiments.evaluate import write_episodes
 
     done = len(episodes)
     kept = ""
     if done:
         path = path.with_stem(f"{path.stem}-first-{done}")
-        write_csv(path, episodes)
+        write_episodes(path, episodes)
         kept = f", the {done} finished episodes are in {path}"
     rest = f"--seed {given.seed + done} --episodes {given.episodes - done}"
     print(f"stopped{kept}\nplay the others with: dcem eval {given.what} {rest}", file=sys.stderr)

@@ -5,8 +5,6 @@ Decoders were trained on plans from first states alone. This asks for more than 
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from dcem.control import closed_loop
 from dcem.envs.cartpole import Cartpole
 from dcem.experiments import cartpole_shipped
 from dcem.experiments.cartpole_baselines import PAPER, STRONG, expert_controller
-from dcem.runs.files import write_bytes
+from dcem.runs.files import write_csv
 
 STEPS, HELD = 60, 20
 CONTROLLERS = (STRONG, PAPER, "cartpole-2", "cartpole-8", "cartpole-16")
@@ -33,17 +31,15 @@ def write(
     results: Path | str = "results/cartpole", names: Sequence[str] = CONTROLLERS, count: int = 100
 ) -> Path:
     """Write closed_loop.csv: how many of `count` random states end well, and the median cost of a step."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["controller", "states", "steps", "stay_up", "median_cost_a_step"])
+    rows = []
     start = Cartpole.initial_states(count, generator=Generator().manual_seed(0))
     for name in names:
         expert = name.startswith("expert")
         mpc = expert_controller(name) if expert else cartpole_shipped.load(name).controller()
         path = closed_loop(mpc, start, STEPS, generator=Generator().manual_seed(1))
         median = torch.median(path.costs.mean(0)).item()
-        writer.writerow([name, count, STEPS, int(stays_up(path.states).sum()), f"{median:.4g}"])
+        rows.append([name, count, STEPS, int(stays_up(path.states).sum()), f"{median:.4g}"])
     file = Path(results) / "closed_loop.csv"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(file, text.getvalue().encode())
+    write_csv(file, ["controller", "states", "steps", "stay_up", "median_cost_a_step"], rows)
     return file

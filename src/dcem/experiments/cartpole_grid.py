@@ -9,8 +9,6 @@ rate. `export` and `reevaluate` write the tables that the figures are made from.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -21,7 +19,7 @@ from dcem.experiments import cartpole
 from dcem.experiments.cartpole import Member, Training
 from dcem.experiments.cartpole_scores import score_decoders, write_scores
 from dcem.runs import Run, RunError, read_record, read_records, require
-from dcem.runs.files import write_bytes
+from dcem.runs.files import write_bytes, write_csv
 from dcem.runs.folder import LOG
 
 
@@ -72,7 +70,7 @@ def export(
         folder = Path(results) / member.variant
         folder.mkdir(parents=True, exist_ok=True)
         written.append(folder / f"seed{member.seed}.csv")
-        write_bytes(written[-1], _table(rows, f"{member.name}/").encode())
+        _write_table(written[-1], rows, f"{member.name}/")
         records = folder / "run.json"
         merged = json.loads(records.read_bytes()) if records.exists() else {}
         merged[f"seed{member.seed}"] = {**record, "member": asdict(member)}
@@ -93,10 +91,7 @@ def members_of(record: dict[str, Any]) -> list[Member]:
     return [Member(*one) for one in product(settings["latent_dims"], settings["taus"], settings["seeds"])]
 
 
-def _table(rows: list[dict[str, float]], prefix: str) -> str:
+def _write_table(path: Path, rows: list[dict[str, float]], prefix: str) -> None:
     columns = [name.removeprefix(prefix) for name in rows[0] if name.startswith(prefix)]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["step", "seconds", *columns])
-    writer.writerows([row["step"], row["seconds"], *(row[prefix + name] for name in columns)] for row in rows)
-    return text.getvalue()
+    lines = ([row["step"], row["seconds"], *(row[prefix + name] for name in columns)] for row in rows)
+    write_csv(path, ["step", "seconds", *columns], lines)

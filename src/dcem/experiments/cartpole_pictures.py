@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from dcem.experiments.cartpole_baselines import (
     grid_points,
 )
 from dcem.experiments.cartpole_scores import load_decoder
-from dcem.runs.files import write_bytes
+from dcem.runs.files import write_csv
 from dcem.solvers import Record
 
 FOLDER = "pictures"
@@ -77,7 +75,7 @@ def surface(decoder: Any, state: Tensor) -> Tensor:
 def write_surface(path: Path, cost: Tensor) -> None:
     axis = torch.linspace(-1, 1, SIZE).tolist()
     rows = [[z, *row] for z, row in zip(axis, cost.tolist(), strict=True)]
-    _write_csv(path, ["z1", *(f"{z:.4g}" for z in axis)], rows)
+    _write_short(path, ["z1", *(f"{z:.4g}" for z in axis)], rows)
 
 
 def write_samples(path: Path, mpc: MPC, state: Tensor) -> None:
@@ -94,7 +92,7 @@ def write_samples(path: Path, mpc: MPC, state: Tensor) -> None:
         sampled = _sampled(record)
         for kind, x, u, cost in zip(kinds, shown.tolist(), actions.tolist(), costs.tolist(), strict=True):
             rows.append([record.iteration + 1, kind, cost, sampled, *(x if points else []), *u])
-    _write_csv(path, [*columns, *points, *(f"u{t}" for t in range(mpc.horizon))], rows)
+    _write_short(path, [*columns, *points, *(f"u{t}" for t in range(mpc.horizon))], rows)
 
 
 def _sampled(record: Record) -> int:
@@ -102,9 +100,5 @@ def _sampled(record: Record) -> int:
     return (record.iteration + 1) * record.samples.shape[-2]
 
 
-def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([f"{v:.5g}" if isinstance(v, float) else v for v in row] for row in rows)
-    write_bytes(path, text.getvalue().encode())
+def _write_short(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    write_csv(path, columns, ([f"{v:.5g}" if isinstance(v, float) else v for v in row] for row in rows))

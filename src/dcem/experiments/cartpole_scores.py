@@ -7,7 +7,6 @@ flatters. A score draws noise that was never used to choose, on the validation s
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from dcem import pretrained
 from dcem.control import MPC, Decoder
 from dcem.envs.cartpole import Cartpole
 from dcem.experiments.cartpole import Config, Member, controller, validation_states
-from dcem.runs.files import write_bytes
+from dcem.runs.files import write_csv
 
 FRESH_SEED = 1_000_000  # of the first fresh states, far from the seeds of trainings
 NOISE_SEED = 2_000_000
@@ -85,12 +84,7 @@ def write_scores(path: Path | str, rows: Iterable[Score]) -> Path:
     path, new = Path(path), list(rows)
     names = {row.controller for row in new}
     kept = [row for row in read_scores(path) if row.controller not in names] if path.exists() else []
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Score._fields)
-    writer.writerows(sorted(kept + new))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, text.getvalue().encode())
+    write_csv(path, Score._fields, sorted(kept + new))
     return path
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dcem.agents import Episode, PlannerConfig
 from dcem.experiments.source import read_stored
-from dcem.runs.files import write_bytes
+from dcem.runs.files import write_bytes, write_csv
 from dcem.runs.log import read_records
 from dcem.runs.record import read_record
 
@@ -49,8 +48,7 @@ def export_curve(run_folder: Path | str, name: str, results: Path | str = "resul
         for row in read_records(Path(run_folder) / "log.jsonl")
         if "return" in row or "eval/mean" in row
     ]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / "curve.csv", _csv(list(_CURVE.values()), rows))
+    write_csv(folder / "curve.csv", list(_CURVE.values()), rows)
     write_bytes(folder / "run.json", json.dumps(record, indent=1).encode() + b"\n")
     return folder
 
@@ -69,8 +67,7 @@ def add_episodes(
         for episode in episodes
     ]
     kept = [row for row in _read(table) if tuple(row[:3]) != (task, controller, run)]
-    table.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(table, _csv(Row._fields, sorted([*kept, *(list(map(str, row)) for row in new)])))
+    write_csv(table, Row._fields, sorted([*kept, *(list(map(str, row)) for row in new)]))
 
 
 def _read(table: Path) -> list[list[str]]:
@@ -80,11 +77,3 @@ def _read(table: Path) -> list[list[str]]:
     if tuple(header) != Row._fields:
         raise ValueError(f"{table} must have the columns {', '.join(Row._fields)}, got {', '.join(header)}")
     return rows
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue().encode()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -21,7 +19,7 @@ from dcem.envs.dmc import ControlEnv
 from dcem.envs.vector import ParallelEnv
 from dcem.experiments.source import load_source, read_stored
 from dcem.pretrained.hub import FOLDER
-from dcem.runs.files import write_bytes
+from dcem.runs.files import write_csv
 
 _RESAMPLES = 10_000
 _CONFIDENCE = 0.95
@@ -118,11 +116,6 @@ def interquartile_mean(x: np.ndarray) -> np.ndarray:
     return np.sort(x, axis=-1)[..., cut : x.shape[-1] - cut].mean(axis=-1)
 
 
-def write_csv(path: Path, episodes: Sequence[Episode]) -> None:
-    """A line an episode: seed, return, length."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["seed", "return", "length"])
-    writer.writerows(episodes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, text.getvalue().encode())
+def write_episodes(path: Path, episodes: Sequence[Episode]) -> None:
+    """A line an episode."""
+    write_csv(path, ["seed", "return", "length"], episodes)

@@ -9,12 +9,10 @@ order, sampling noise, gradient norm, Adam moments and learning-rate schedule, a
 what comes out has the law of separate runs, at the cost of little more than one.
 """
 
-import csv
 import enum
-import io
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +26,7 @@ from dcem.distributions import Gaussian
 from dcem.experiments.members import MemberAdam, Plateau
 from dcem.models.energy import EnergyNetwork
 from dcem.runs import Run, RunError, read_record, read_records, require
+from dcem.runs.files import write_csv
 from dcem.runs.state import Restorable
 from dcem.solvers import DCEM, GradientDescent, Solver
 
@@ -182,19 +181,10 @@ class Update:
 
     def __init__(self, config: Config, model: Argmin, optimizer: MemberAdam, generator: Generator) -> None:
         self.config, self.model, self.optimizer, self.generator = config, model, optimizer, generator
-        self._captured = capture(self.update, generator=generator)
-        self._is_captured = False
+        changes = [*model.parameters(), *optimizer.buffers()]
+        self._captured = capture(self.update, changes=changes, generator=generator)
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
-        if x.is_cuda and not self._is_captured:
-            # Capturing runs the update several times, which must leave no trace.
-            stateful = [*self.model.parameters(), *self.optimizer.buffers()]
-            before = [tensor.detach().clone() for tensor in stateful]
-            self._captured(x, y)
-            with torch.no_grad():
-                for tensor, value in zip(stateful, before, strict=True):
-                    tensor.copy_(value)
-            self._is_captured = True
         self._captured(x, y)
 
     @torch.enable_grad()
@@ -254,7 +244,7 @@ def write_evaluation(
             "minima": (["x", "y", "prediction", "minimum"], torch.stack(solved, -1).tolist()),
         }  # fmt: skip
         for table, (columns, rows) in tables.items():
-            write_csv(folder / f"{name}_{table}.csv", columns, rows)
+            write_csv(folder / f"{name}_{table}.csv", columns, (map(_short, row) for row in rows))
 
 
 def iterates(model: Argmin, x: Tensor, n_iters: int, generator: Generator) -> Tensor:
@@ -320,21 +310,13 @@ def export(run_folder: Path | str, results: Path | str = "results") -> Path:
     merged = json.loads(records.read_bytes()) if records.exists() else {}
     for i in range(record["config"]["seeds"]):
         name = f"seed{record['seed'] + i}"
-        curve = [[row["step"], row["seconds"], row[f"mse_{i}"], row[f"lr_{i}"]] for row in rows]
+        curve = [map(_short, (row["step"], row["seconds"], row[f"mse_{i}"], row[f"lr_{i}"])) for row in rows]
         write_csv(folder / f"{name}.csv", ["step", "seconds", "mse", "lr"], curve)
         for table in source.glob(f"{name}_*.csv"):
             (folder / table.name).write_bytes(table.read_bytes())
         merged[name] = record
     records.write_text(json.dumps(dict(sorted(merged.items())), indent=1) + "\n")
     return folder
-
-
-def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[float]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_short(value) for value in row] for row in rows)
-    path.write_text(text.getvalue())
 
 
 def _short(value: float) -> str:

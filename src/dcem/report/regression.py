@@ -23,6 +23,7 @@ LOOKS = {
     "dcem-T3": ("DCEM, T = 3", COLORS[4]),
     "dcem-T5": ("DCEM, T = 5", COLORS[5]),
     "dcem-tau0.1": ("DCEM, τ = 0.1", COLORS[6]),
+    "dcem-every-100": ("DCEM, measured every 100", COLORS[7]),
     "quick": ("DCEM, quick", COLORS[0]),
     "quick,method=gd": ("unrolled GD, quick", COLORS[1]),
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 _SMALL = 16 << 20
@@ -38,6 +40,16 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
     replace_atomically(path, write)
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    """Replace `path`, whose folder is made if need be, by a table."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, text.getvalue().encode())
 
 
 def sync(path: Path) -> None:

@@ -128,7 +128,7 @@ def color_of(variant: Variant) -> str:
     """The class that the stylesheet colours."""
     names = list(regression.LOOKS)
     known = names.index(variant.name) if variant.name in names else len(names)
-    return f"c{known % 7}"
+    return f"c{known % 8}"
 
 
 # The figure with a slider
