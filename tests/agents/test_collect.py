@@ -1,6 +1,7 @@
 """Collecting and controlling: what is remembered is what happened."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dcem.rl.replay import ReplayBuffer
 from toy.environment import GAIN, Plane
 
 E = 3
+Plan = Callable[[Tensor], Tensor]
 
 
 def make_model() -> RSSM:
@@ -29,16 +31,16 @@ def towards_zero(states: Tensor) -> Tensor:
 def collect(noise: Tensor, steps: int, length: int | None = 5) -> Collector:
     envs = ParallelEnv(functools.partial(Plane, length), E)
     replay = ReplayBuffer(E, 100, 2, 2, shortest_episode=1)
-    collector = Collector(envs, make_model(), towards_zero, replay, noise, Generator().manual_seed(0))
+    collector = Collector(envs, make_model(), replay, noise, Generator().manual_seed(0))
     collector.restart(seed=7)
     advance(collector, steps)
     return collector
 
 
-def advance(collector: Collector, steps: int, randomly: bool = False) -> list[np.ndarray]:
+def advance(collector: Collector, steps: int, plan: Plan | None = towards_zero) -> list[np.ndarray]:
     taken = []
     for _ in range(steps):
-        taken.append(collector.act(randomly))
+        taken.append(collector.act(plan))
         collector.record(step_environments(collector.envs, taken[-1]))
     return taken
 
@@ -81,15 +83,15 @@ def test_a_new_episode_starts_a_new_state() -> None:
 def test_noise_is_each_environments_own() -> None:
     scales = torch.tensor([0.0, 0.01, 0.1])
     collector = collect(scales, steps=0)
-    collector.plan = lambda states: torch.full((E, 2), 0.5)
-    added = torch.stack([torch.from_numpy(collector.act()) - 0.5 for _ in range(500)])
+    half = torch.full((E, 2), 0.5)
+    added = torch.stack([torch.from_numpy(collector.act(lambda states: half)) - 0.5 for _ in range(500)])
     assert added[:, 0].abs().max() == 0
     deviations = added.transpose(0, 1).flatten(1).std(dim=1)
     torch.testing.assert_close(deviations, scales, rtol=0.1, atol=0.0)
 
 
 def test_random_actions_fill_the_box() -> None:
-    taken = np.concatenate(advance(collect(torch.zeros(E), steps=0), 200, randomly=True))
+    taken = np.concatenate(advance(collect(torch.zeros(E), steps=0), 200, plan=None))
     assert np.abs(taken).max() <= 1
     assert taken.std() == pytest.approx(1 / np.sqrt(3), rel=0.1)
 

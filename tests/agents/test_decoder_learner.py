@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import Generator
 
-from dcem.agents import DecoderConfig, DecoderLearner, Offline, Planet, PlanetConfig, PlannerConfig
+from dcem.agents import (
+    DecoderConfig,
+    DecoderLearner,
+    Offline,
+    Planet,
+    PlanetConfig,
+    Planner,
+    PlannerConfig,
+)
+from dcem.agents.planet import spread
 from dcem.control import MPC, Decoder
 from dcem.envs.vector import ParallelEnv
 from dcem.models import RSSM, RSSMConfig
@@ -117,9 +126,9 @@ AGENT = PlanetConfig(
 )
 
 
-def make_agent(**parts: object) -> Planet:
-    envs = ParallelEnv(functools.partial(Plane, 8), 2)
-    return Planet(envs, AGENT, seed=0, decoder=replace(DECODER, updates_per_step=0.5), **parts)
+def make_agent(noise: float = 0.3, **parts: object) -> Planet:
+    envs, config = ParallelEnv(functools.partial(Plane, 8), 2), replace(AGENT, noise=noise)
+    return Planet(envs, config, seed=0, decoder=replace(DECODER, updates_per_step=0.5), **parts)
 
 
 def test_an_agent_plans_with_the_decoder_and_teaches_it() -> None:
@@ -135,6 +144,16 @@ def test_an_agent_plans_with_the_decoder_and_teaches_it() -> None:
         agent._planner._mpc.decoder.parameters(), agent.decoder.parameters(), strict=True
     ):
         assert torch.equal(planned, learned)
+
+
+def test_seed_episodes_can_be_planned_over_action_sequences() -> None:
+    agent = make_agent(noise=0.0, seed_planner=PLANNER)
+    plan = Planner(agent.model, PLANNER, generator=Generator().manual_seed(spread(0)["plan"]))
+    expected = plan(agent.collector.state_dict()["states"])
+    for _ in range(16):
+        agent.step()
+    torch.testing.assert_close(agent.replay.state_dict()["actions"][:, 0], expected)
+    assert agent.learner.updates == 8  # after two episodes of eight steps
 
 
 def test_an_agent_with_experience_needs_no_seed_episodes() -> None:

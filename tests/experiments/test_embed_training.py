@@ -169,11 +169,14 @@ def test_model_and_statistics_are_kept_or_not(phase1: Path, keep_model: bool, ke
     assert model.config.pessimism == 3.0
 
 
-def test_without_its_replay_a_run_begins_with_seed_episodes(phase1: Path, tmp_path: Path) -> None:
-    words = ["keep_replay=false", "keep_model=false", "env_steps=440", "eval_every=440"]
+@pytest.mark.parametrize("keep_model", [True, False])
+def test_without_its_replay_a_run_begins_with_seed_episodes(
+    phase1: Path, tmp_path: Path, keep_model: bool
+) -> None:
+    words = ["keep_replay=false", f"keep_model={keep_model}", "env_steps=440", "eval_every=440"]
     assert train(phase1, tmp_path, *words) == exits.DONE
     last = read_records(tmp_path / "log.jsonl")[-1]
-    assert last["decoder/updates"] == 20  # 200 of the 220 steps were random
+    assert last["decoder/updates"] == 20  # 200 of the 220 steps were of the seed episodes
     replay = load_source(tmp_path).replay
     assert replay is not None
     assert replay["written"].tolist() == [221, 221]

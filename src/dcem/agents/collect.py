@@ -1,5 +1,6 @@
 """Many environments controlled at once: plan for all, step all, remember all."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,6 @@ import torch
 from torch import Generator, Tensor
 
 from dcem.agents.controller import Transition, follow, on_device
-from dcem.agents.planner import Planner
 from dcem.capture import capture
 from dcem.envs.vector import ParallelEnv
 from dcem.models import RSSM
@@ -23,7 +23,6 @@ class Collector:
     Args:
         envs: E environments.
         model: follows the episodes, and its normaliser learns from them.
-        plan: model states → actions.
         replay: where transitions go.
         noise: standard deviations (E,) of the exploration noise on each environment's actions.
         generator: of exploration noise and random actions, on the model's device.
@@ -33,12 +32,11 @@ class Collector:
         self,
         envs: ParallelEnv,
         model: RSSM,
-        plan: Planner,
         replay: ReplayBuffer,
         noise: Tensor,
         generator: Generator,
     ) -> None:
-        self.envs, self.model, self.plan, self.replay = envs, model, plan, replay
+        self.envs, self.model, self.replay = envs, model, replay
         self._noise, self._generator = noise.unsqueeze(-1), generator
         self._observations = noise.new_zeros(envs.num_envs, model.obs_dim)
         self._states = noise.new_zeros(envs.num_envs, model.state_dim)
@@ -57,14 +55,17 @@ class Collector:
         self._states = self.model.initial(self._observations)
 
     @torch.no_grad()
-    def act(self, randomly: bool = False) -> np.ndarray:
-        """Actions (E, m), planned and with exploration noise, or uniform in [-1, 1]. Waits for the device."""
+    def act(self, plan: Callable[[Tensor], Tensor] | None) -> np.ndarray:
+        """Actions (E, m), planned from model states and with exploration noise, or uniform in [-1, 1].
+
+        Waits for the device.
+        """
         drawn = torch.empty_like(self._actions)
-        if randomly:
+        if plan is None:
             self._actions = drawn.uniform_(-1, 1, generator=self._generator)
         else:
             noise = self._noise * drawn.normal_(generator=self._generator)
-            self._actions = (self.plan(self._states) + noise).clamp(-1, 1)
+            self._actions = (plan(self._states) + noise).clamp(-1, 1)
         return self._actions.cpu().numpy()
 
     @torch.no_grad()

@@ -39,7 +39,7 @@ class OnlineConfig:
 
     Attributes:
         planner: the planner that collects.
-        seed_episodes: S, episodes of random actions at the beginning.
+        seed_episodes: S, episodes at the beginning, of random actions, before anything is learned.
         noise: standard deviation of the exploration noise.
         noise_from_zero: spread it over the environments, from 0 to `noise`, instead of the same for all.
         updates_per_step: model updates for every step of all environments; may be a fraction.
@@ -134,6 +134,7 @@ class Planet:
         model: to go on learning from, on any device; None for a new one.
         replay: the state of a replay buffer to begin with, in place of the seed episodes.
         decoder: what decoder to plan with, and how it learns; None to plan over action sequences.
+        seed_planner: how it plans in the seed episodes, over action sequences; None for random actions.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Planet:
         model: RSSM | None = None,
         replay: dict[str, Tensor] | None = None,
         decoder: DecoderConfig | None = None,
+        seed_planner: PlannerConfig | None = None,
     ) -> None:
         self.config, self.device = config, torch.device(device)
         obs_size, action_size = flat_size(envs.single_observation_space), flat_size(envs.single_action_space)
@@ -180,11 +182,14 @@ class Planet:
                 self._generators["decode"],
             )
         self._planner = Planner(self.learner.average, config.planner, self.decoder, self._generators["plan"])
+        self._seed_planner: Planner | None = None
+        if seed_planner is not None:
+            self._seed_planner = Planner(self.learner.average, seed_planner, None, self._generators["plan"])
         noise = torch.full((envs.num_envs,), config.noise, device=device)
         if config.noise_from_zero:
             noise *= torch.linspace(0, 1, envs.num_envs, device=device)
         self.collector = Collector(
-            envs, self.learner.average, self._planner, self.replay, noise, self._generators["explore"]
+            envs, self.learner.average, self.replay, noise, self._generators["explore"]
         )
         self.collector.restart(seeds["envs"])
         self.stopwatch = Stopwatch(self.device)
@@ -207,7 +212,7 @@ class Planet:
         if not seeding:
             self._learn()
         with self.stopwatch.measure("plan"):
-            actions = self.collector.act(randomly=seeding)
+            actions = self.collector.act(self._seed_planner if seeding else self._planner)
         with self.stopwatch.measure("env", on_host=True):
             transition = step_environments(self.collector.envs, actions)
         if self._stream is not None:
@@ -255,7 +260,9 @@ class Planet:
         if self.decoder_learner is not None:
             self.decoder_learner.load_state_dict(state["decoder_learner"])
             self._decoder_updates_due = state["decoder_updates_due"]
-        self._planner.refresh()
+        for planner in (self._planner, self._seed_planner):
+            if planner is not None:
+                planner.refresh()
 
 
 def spread(seed: int) -> dict[str, int]:

@@ -27,7 +27,8 @@ class Config(OnlineConfig):
         seed: of everything.
         source: a run folder or the name of weights that ship; `from=` on the command line.
         keep_model: start with its model, instead of a new one of the same kind.
-        keep_replay: start with its replay buffer, instead of seed episodes.
+        keep_replay: start with its replay buffer, instead of seed episodes, which its own planner controls
+            where the model is kept.
         offline: learn the decoder on its replay buffer alone, without an environment (Algorithm 2), in as
             many updates as `env_steps` would come with.
         planner: how to plan, in the latent space, while learning, collecting and evaluating.
@@ -184,7 +185,8 @@ def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, devi
         replay = _replay(config, source)
         n_envs = len(replay["rewards"])
         require(config.n_envs == n_envs, "n_envs", config.n_envs, f"{n_envs}, as in the replay that is kept")
-    return Planet(envs, agent, config.seed, device, model, replay, config.decoder)
+    seed_planner = source.config.planner if config.keep_model and source.decoder is None else None
+    return Planet(envs, agent, config.seed, device, model, replay, config.decoder, seed_planner)
 
 
 def _offline(config: Config, source: Source, model: RSSM, device: torch.device) -> Offline:
