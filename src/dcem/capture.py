@@ -97,7 +97,7 @@ class _Graph:
         with torch.no_grad():  # a training step enables gradients itself
             _run_aside(lambda: owner.f(*self.inputs), owner.warmup)
             self.graph = _new_graph(owner)
-            with torch.cuda.graph(self.graph):
+            with _recorded(self.graph):
                 self.outputs = owner.f(*self.inputs)
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> Any:
@@ -122,13 +122,13 @@ class _GraphWithBackward:
 
         _run_aside(forward_and_backward, owner.warmup)
         self.forward_graph, self.backward_graph = _new_graph(owner), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.forward_graph):
+        with _recorded(self.forward_graph):
             self.outputs, self.spec = pytree.tree_flatten(owner.f(*self.inputs))
         live = [y for y in self.outputs if _differentiable(y)]
         if not live:
             raise ValueError("capture: no output depends on anything that requires gradients")
         self.output_grads = [torch.zeros_like(y) for y in live]
-        with torch.cuda.graph(self.backward_graph, pool=self.forward_graph.pool()):
+        with _recorded(self.backward_graph, self.forward_graph.pool()):
             grads = torch.autograd.grad(live, self.wanted, self.output_grads, allow_unused=True)
         found = iter(grads)
         self.grads = [next(found) if x.requires_grad else None for x in (*self.inputs, *self.parameters)]
@@ -184,6 +184,21 @@ def _new_graph(owner: capture) -> torch.cuda.CUDAGraph:
     if owner.generator is not None:
         graph.register_generator_state(owner.generator)
     return graph
+
+
+@contextmanager
+def _recorded(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+    """Record what is launched inside, with scratch memory for matrix products that is the graph's own.
+
+    PyTorch keeps that memory by stream, and all graphs are recorded on the same: two that replay at the same
+    time would write over each other's, and the end of one would free it under the others.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 @contextmanager

@@ -152,3 +152,25 @@ def test_a_training_step_is_the_same_captured() -> None:
             loss = run(torch.randn(5, 64, 2, device="cuda", generator=draws))
         results.append((centre.detach().clone(), loss))
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+def test_graphs_that_replay_side_by_side_share_no_scratch_memory() -> None:
+    """Products of long rows are split, and their parts added up in scratch memory."""
+    factors = [torch.randn(2, 64, 50_000, device="cuda", dtype=torch.float16) / 200 for _ in range(2)]
+
+    def products(which: int) -> dcem.capture:
+        a, b = factors[which]
+        return dcem.capture(lambda x: (a * x) @ b.T)
+
+    one, expected = torch.ones(1, device="cuda", dtype=torch.float16), [a @ b.T for a, b in factors]
+    captured = [products(0), products(1)]
+    for multiply in (*captured, products(0)):  # the third is gone at once
+        multiply(one)
+    side = torch.cuda.Stream()
+    for _ in range(200):
+        side.wait_stream(torch.cuda.current_stream())
+        here = captured[0](one)
+        with torch.cuda.stream(side):
+            there = captured[1](one)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.testing.assert_close([here, there], expected, rtol=1e-2, atol=1e-2)
