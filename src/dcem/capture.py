@@ -231,12 +231,19 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "legacy stream" not in f"{error} {error.__context__}":
+        if not any("legacy stream" in str(reason) for reason in _chain(error)):
             raise
         raise RuntimeError(
             "capture: a parameter still belongs to results computed before, outside of the capture, with "
             "gradients; delete those results, or call the captured function first"
         ) from error
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those it came up in the handling of: ending a capture that has failed fails too."""
+    while error is not None:
+        yield error
+        error = error.__context__
 
 
 def _run_aside(f: Callable[[], Any], times: int) -> None:
