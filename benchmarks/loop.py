@@ -7,7 +7,6 @@ On a CUDA device updates run beside planning and the environments, so that share
 """
 
 import argparse
-import csv
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +17,7 @@ import torch
 from dcem.agents import Planet
 from dcem.envs.vector import ParallelEnv
 from dcem.experiments.planet import PRESETS, Config, choose_device, environment
+from rows import origin, put
 
 PARTS = ("plan", "update", "env", "record")
 
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--task", default="cheetah-run")
     parser.add_argument("--steps", type=int, default=100, help="measured")
     parser.add_argument("--warmup", type=int, default=20, help="before that, after the seed episodes")
-    parser.add_argument("--output", type=Path, help="a CSV to add a row to")
+    parser.add_argument("--output", type=Path, help="a CSV to put the row into; another device's stay")
     given = parser.parse_args()
     config = replace(Config(**PRESETS[given.preset]), task=given.task)
     figures = measure(config, given.steps, given.warmup)
@@ -62,13 +62,7 @@ def main() -> None:
     print(f"step     {figures['step']:8.2f} ms, {figures['env_steps_per_s']:.0f} environment steps a second")
     if given.output:
         row = {"preset": given.preset, "task": given.task, "n_envs": config.n_envs, **figures}
-        given.output.parent.mkdir(parents=True, exist_ok=True)
-        new = not given.output.exists()
-        with given.output.open("a", newline="") as file:
-            writer = csv.DictWriter(file, list(row))
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        put(given.output, [row | origin(choose_device(config.device))], same=("preset", "task", "device"))
 
 
 if __name__ == "__main__":

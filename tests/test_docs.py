@@ -42,7 +42,13 @@ def test_tables_agree_with_the_results(page):
 
 def test_the_readme_s_table_follows_the_files(tmp_path):
     """Change a number in a file, and the table changes with it."""
-    for part in ("results/regression", "results/planet", "results/cartpole", "benchmarks/results"):
+    for part in (
+        "results/regression",
+        "results/planet",
+        "results/cartpole",
+        "results/dmc",
+        "benchmarks/results",
+    ):
         shutil.copytree(ROOT / part, tmp_path / part)
     text = (ROOT / "README.md").read_text()
     assert "<!-- table headline: begin -->" in text
@@ -54,13 +60,32 @@ def test_the_readme_s_table_follows_the_files(tmp_path):
     cells[7] = "777.0"  # forward+backward ms
     path.write_text("\n".join([rows[0], ",".join(cells), *rows[2:]]) + "\n")
     assert "| 777 ms |" in documents.rewritten(text, tmp_path)
-    evaluations = tmp_path / "results/dmc/evaluations.csv"
-    evaluations.parent.mkdir()
-    evaluations.write_text(
+    (tmp_path / "results/dmc/evaluations.csv").write_text(
         "task,controller,run,samples,iterations,episode_seed,total\n"
         "walker-walk,latent-dcem,a,100,10,0,812.0\nwalker-walk,latent-dcem,a,100,10,1,814.0\n"
     )
     assert "walker-walk, latent DCEM, median return | 813 | 861" in documents.rewritten(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "file", "column", "value", "shown"),
+    [
+        ("loop", "benchmarks/gpu/results/loop.csv", "env_steps_per_s", "12345.6", "| 12,346 | 3 min |"),
+        ("loop", "benchmarks/results/cpu/loop.csv", "plan", "1234.5", "| 1234.50 ("),
+        ("planning", "results/dmc/planning.csv", "ms_16", "9876.5", "| 9,876 ms |"),
+        ("ppo", "results/ppo/cheetah-run-T5/seed0/curve.csv", "eval_median", "998.7", "| 999, "),
+    ],
+)
+def test_a_table_follows_its_file(tmp_path, table, file, column, value, shown):
+    for part in ("results/dmc", "results/ppo", "benchmarks/results", "benchmarks/gpu/results"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    assert f"<!-- table {table}: begin -->" in (ROOT / "docs" / "dmc.md").read_text()
+    assert shown not in documents.markdown(documents.TABLES[table](tmp_path))
+    header, first, *rest = (tmp_path / file).read_text().splitlines()
+    cells = first.split(",")
+    cells[header.split(",").index(column)] = value
+    (tmp_path / file).write_text("\n".join([header, ",".join(cells), *rest]) + "\n")
+    assert shown in documents.markdown(documents.TABLES[table](tmp_path))
 
 
 def test_without_results_a_table_says_so(tmp_path):

@@ -43,10 +43,14 @@ class Table:
 
 
 def write(folder: Path, table: Table, rates: dict[str, float]) -> None:
-    rows = ([row.case, row.what, *table.figures(row, rates)] for row in table.rows)
-    with (folder / f"{table.name}.csv").open("w", newline="") as file:
+    rows = [[row.case, row.what, *table.figures(row, rates)] for row in table.rows]
+    write_rows(folder / f"{table.name}.csv", HEADER, rows)
+
+
+def write_rows(path: Path, header: list[str], rows: list[list[Any]]) -> None:
+    with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
+        writer.writerow(header)
         writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in rows)
 
 

@@ -14,7 +14,7 @@ import torch
 import triton
 import work
 from clock import ceilings
-from pages import Table, grid, heading, markdown, write
+from pages import Table, grid, heading, markdown, write, write_rows
 
 
 def main() -> None:
@@ -36,8 +36,9 @@ def main() -> None:
     (args.out / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
     pages = [heading(facts), *(markdown(table, rates) for table in tables.values())]
     beside = grid(["case", "dcem, ms", "objective, ms", "overhead, ms", "ratio"], overhead(tables["dcem"]))
-    goals = grid(["what", "measured", "limit", "holds"], targets(tables))
-    pages += [f"## Overhead\n\n{beside}\n", f"## Targets\n\n{goals}\n"]
+    header, goals = ["what", "measured", "limit", "holds"], targets(tables)
+    write_rows(args.out / "targets.csv", header, goals)
+    pages += [f"## Overhead\n\n{beside}\n", f"## Targets\n\n{grid(header, goals)}\n"]
     (args.out / "tables.md").write_text("\n".join(pages))
     print("\n".join([pages[0], *pages[-2:]]))
 

@@ -21,7 +21,7 @@ def write_rows(path: Path, columns: Sequence[str], rows) -> None:
 
 
 def write_trainings(results: Path) -> None:
-    """Two seeds of each task, whose evaluations rise to 600 and 900."""
+    """Two seeds of each task, whose evaluations rise to 600 and 900, and phase 2 of one, stopped early."""
     record = {
         "command": "dcem train planet task=cheetah-run preset=best run_dir=runs/a",
         "machine": {"cpu": "a CPU", "cores": 16, "gpu": "a GPU"},
@@ -38,6 +38,11 @@ def write_trainings(results: Path) -> None:
             ]
             write_rows(folder / "curve.csv", columns, [[50_000, 1, 1, 3.5, "", ""], *rows])
             (folder / "run.json").write_text(json.dumps({**record, "seed": seed}))
+    latent = results / "embed" / "cheetah-run-T5" / "seed0"
+    rows = [[20_000, 10, 60, "", 222, 211], [40_000, 20, 120, "", 321, 345], [44_000, 22, 130, 300, "", ""]]
+    write_rows(latent / "curve.csv", columns, rows)
+    stopped = {"command": "dcem train embed from=a", "wall_seconds": 131, "step": 44, "steps": 500}
+    (latent / "run.json").write_text(json.dumps({**record, **stopped}))
 
 
 def write_evaluations(results: Path) -> None:
@@ -57,6 +62,17 @@ def write_evaluations(results: Path) -> None:
     write_rows(results / "dmc" / "evaluations.csv", names, rows)
 
 
+def write_planning(results: Path) -> None:
+    """On a CPU alone."""
+    names = ["task", "controller", "weights", "samples", "iterations", "trajectories", "ms_1", "ms_16",
+             "kind", "device", "threads", "load"]  # fmt: skip
+    rows = [
+        ["cheetah-run", "full-cem", "cheetah-run", 1000, 10, 10_000, 2345.6, 34567.8, "cpu", "a CPU", 2, 0.5],
+        ["cheetah-run", "full-cem-100", "cheetah-run", 100, 10, 1000, 77.7, 888.8, "cpu", "a CPU", 2, 0.5],
+    ]
+    write_rows(results / "dmc" / "planning.csv", names, rows)
+
+
 def write_gpu_benchmark(folder: Path) -> None:
     columns = ["case", "what", "ms", "ratio", "MB", "GFLOP", "floor, ms", "ms / floor"]
     for name in ("lml", "dcem"):
@@ -67,6 +83,9 @@ def write_gpu_benchmark(folder: Path) -> None:
             [case, "torch.topk, captured", 0.02, 1.6, 0.1, 0, 0.001, 20],
         ]
         write_rows(folder / f"{name}.csv", columns, rows)
+    columns = ["preset", "task", "n_envs", "plan", "update", "env", "record", "step", "env_steps_per_s"]
+    loop = ["best", "cheetah-run", 16, 15, 20, 1, 0.25, 20, 3333.3, "an imaginary GPU"]
+    write_rows(folder / "loop.csv", [*columns, "device"], [loop])
     facts = {
         "gpu": "an imaginary GPU", "driver": "1.0", "versions": {"torch": "2.11.0"}, "date": "2026-01-01",
         "commit": "abc", "rates": {"bytes": 4e12},
@@ -95,6 +114,7 @@ def sources(tmp_path_factory) -> Sources:
     shutil.copytree(ROOT / "benchmarks" / "results", root / "benchmarks" / "results")
     write_trainings(results)
     write_evaluations(results)
+    write_planning(results)
     (results / "dmc" / "videos").mkdir()
     shutil.copy(results / "cartpole/videos/cartpole.mp4", results / "dmc/videos/cheetah_run.mp4")
     (root / "benchmarks" / "gpu" / "results").mkdir(parents=True)

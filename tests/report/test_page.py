@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
@@ -95,6 +96,10 @@ STEPS = "500000,125000,5000.0,,"
         ("results/cartpole/baselines.json", '"wall_seconds": 386', '"wall_seconds": 7260', "cartpole", "2 h"),
         ("results/dmc/evaluations.csv", f"{EPISODE}500.0", f"{EPISODE}549.5", "dmc", "501 ["),
         ("results/planet/cheetah-run-best/seed0/curve.csv", f"{STEPS}150", f"{STEPS}170", "dmc", "160"),
+        ("results/embed/cheetah-run-T5/seed0/curve.csv", "345", "432", "dmc", "432, 40,000"),
+        ("results/embed/cheetah-run-T5/seed0/run.json", '"step": 44', '"step": 99', "dmc", "20%"),
+        ("results/dmc/planning.csv", "2345.6", "1987.6", "dmc", "1,988 ms"),
+        ("benchmarks/gpu/results/loop.csv", ",15,", ",17,", "speed", "17.00 (85%)"),
         ("benchmarks/results/cpu/dcem.csv", "112.088", "654.321", "speed", "654"),
         ("benchmarks/gpu/results/lml.csv", "0.0123", "0.0777", "speed", "0.0777"),
         ("quick/results/cartpole/shipped.csv", "-10.123", "-7.654", "quick", "-7.65"),
@@ -231,6 +236,47 @@ def test_curves_are_read_at_the_steps_of_others(sources, text):
     table = text["dmc"]
     assert "ours, best 2 30 150 300 600" in table  # means over two seeds, one apart
     assert "TD-MPC2 published 519 758 844 860" in table
+
+
+def test_a_seed_that_did_not_come_so_far_is_left_out_of_the_mean(sources):
+    cheetah, _ = dmc.read_trainings(sources.results / "planet")
+    first = {name: values[:12] for name, values in cheetah.curves[0].items()}  # to 1,100,000
+    row = dmc._at_steps(replace(cheetah, curves=[first, cheetah.curves[1]]))
+    assert (row["1,000,000"], row["2,000,000"]) == ("300", "601 (1 of 2 seeds)")
+
+
+def test_a_single_evaluation_can_be_seen(sources):
+    (latent,) = dmc.read_trainings(sources.results / "embed")
+    curve = {name: values[:1] for name, values in latent.curves[0].items()}
+    drawn = dmc._curves([replace(latent, curves=[curve])], "latent-dcem", "eval_median")
+    assert re.search(r'd="M[\d.]+ ([\d.]+)L[\d.]+ \1"', drawn)
+
+
+def test_phase_two_has_curves_and_what_became_of_its_runs(text):
+    assert "cheetah-run, T5, 0 44,000 9% 345 345, 40,000 2 min 11 s a GPU" in text["dmc"]
+    assert "phase 2, cheetah-run, T5, seed0 dcem train embed from=a" in text["dmc"]
+
+
+def test_plans_stand_beside_what_they_earn(sources, text):
+    machine = "a CPU (2 threads, load before 0.5)"
+    assert f"Measured on {machine}." in text["dmc"]
+    assert "cheetah-run, full CEM 10,000 701 2,346 ms 34,568 ms not run not run" in text["dmc"]
+    # That name was evaluated with more trajectories, in what is made up here.
+    assert "cheetah-run, full-cem-100 1,000 no evaluation 77.7 ms 889 ms" in text["dmc"]
+    path = sources.results / "dmc" / "planning.csv"
+    before = path.read_text()
+    path.write_text(before + "cheetah-run,full-cem,cheetah-run,1000,10,10000,1.42,8.7,cuda,a GPU,8,0.1\n")
+    try:
+        first = dmc.planning_rows(path.parent)[0]
+    finally:
+        path.write_text(before)
+    assert (first["CPU, one state"], first["GPU, one state"]) == ("2,346 ms", "1.42 ms")
+    assert first["measured on"] == f"{machine}, a GPU"
+
+
+def test_a_step_of_training_in_parts(text):
+    parts = "15.00 (75%) 20.00 (100%) 1.00 (5%) 0.25 (1%) 20.0 3,333 10 min"
+    assert f"cheetah-run best an imaginary GPU {parts}" in text["speed"]
 
 
 def test_a_box_has_quartiles_whiskers_and_the_points_beyond():

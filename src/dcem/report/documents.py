@@ -14,8 +14,15 @@ import numpy as np
 
 from dcem.report import cartpole_numbers, headline, paper, regression
 from dcem.report.headline import NOT_MEASURED
-from dcem.report.page.dmc import CONTROLLERS, read_evaluations, read_trainings
-from dcem.report.page.sources import duration, machine_of, read_rows
+from dcem.report.page.dmc_numbers import (
+    CONTROLLERS,
+    planning_rows,
+    read_evaluations,
+    read_trainings,
+    training_rows,
+)
+from dcem.report.page.sources import duration, read_rows
+from dcem.report.page.speed import loop_rows
 
 Rows = Sequence[dict[str, str]]
 
@@ -53,35 +60,6 @@ def markdown(rows: Rows) -> str:
 
 
 # The control suite
-
-
-def _trainings(experiment: str) -> Callable[[Path], Rows]:
-    """Every run that `dcem export` has kept: how far it came and how long that took."""
-
-    def rows(root: Path) -> Rows:
-        found = []
-        for training in read_trainings(root / "results" / experiment):
-            for (seed, record), curve in zip(training.records.items(), training.curves, strict=True):
-                there = np.isfinite(curve["eval_median"])
-                median, steps = curve["eval_median"][there], curve["env_steps"][there]
-                seconds = record.get("wall_seconds") or float(curve["seconds"][-1])
-                found.append(
-                    {
-                        "task": training.task,
-                        "variant": training.preset,
-                        "seed": seed.removeprefix("seed"),
-                        "environment steps": f"{curve['env_steps'][-1]:,.0f}",
-                        "newest median": f"{median[-1]:.0f}" if there.any() else NOT_MEASURED,
-                        "best median, at": f"{median.max():.0f}, {steps[median.argmax()]:,.0f}"
-                        if there.any()
-                        else NOT_MEASURED,
-                        "wall time": duration(seconds),
-                        "machine": machine_of(record).split(",")[0],
-                    }
-                )
-        return found
-
-    return rows
 
 
 def _curves(root: Path) -> Rows:
@@ -196,23 +174,31 @@ def _backward(root: Path) -> Rows:
     ]
 
 
+def _gpu_targets(root: Path) -> Rows:
+    path = root / "benchmarks" / "gpu" / "results" / "targets.csv"
+    return read_rows(path) if path.exists() else []
+
+
 def _error(row: dict[str, str]) -> str:
     return f"{float(row['relative error']):.2f}" if row["relative error"] else "no gradient of x̂"
 
 
 TABLES: dict[str, Callable[[Path], Rows]] = {
     "headline": lambda root: headline.rows(root / "results", root / "benchmarks"),
-    "planet": _trainings("planet"),
-    "embed": _trainings("embed"),
-    "ppo": _trainings("ppo"),
+    "planet": lambda root: training_rows(read_trainings(root / "results" / "planet")),
+    "embed": lambda root: training_rows(read_trainings(root / "results" / "embed")),
+    "ppo": lambda root: training_rows(read_trainings(root / "results" / "ppo")),
     "planet-curves": _curves,
+    "loop": lambda root: loop_rows(root / "benchmarks"),
     "evaluations": _evaluations,
+    "planning": lambda root: planning_rows(root / "results" / "dmc"),
     "regression": _regression,
     "cartpole": _cartpole,
     "cem": _cem,
     "spaces": _spaces,
     "closed-loop": _closed_loop,
     "backward": _backward,
+    "gpu-targets": _gpu_targets,
 }
 
 

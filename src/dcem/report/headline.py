@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dcem.report import cartpole_numbers, paper, regression
-from dcem.report.page.dmc import CONTROLLERS, TASKS, Training, read_evaluations, read_trainings
+from dcem.report.page.dmc_numbers import CONTROLLERS, TASKS, Training, read_evaluations, read_trainings
 from dcem.report.page.sources import read_rows
 
 NOT_MEASURED = "not measured yet"

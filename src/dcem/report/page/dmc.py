@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dcem.report import paper
 from dcem.report.page.charts import Box, Line, Rule, boxes, figure, legend, lines, panel
+from dcem.report.page.dmc_numbers import (
+    CONTROLLERS,
+    Evaluation,
+    Training,
+    evaluated,
+    planning_rows,
+    read_evaluations,
+    read_trainings,
+    training_rows,
+)
 from dcem.report.page.html import Html, element, join, paragraph
+from dcem.report.page.latent import latent_figure
 from dcem.report.page.pictures import video
 from dcem.report.page.scales import Scale
-from dcem.report.page.sources import Section, Sources, not_run, provenance, read_json, read_rows
+from dcem.report.page.sources import Section, Sources, not_run, provenance
 from dcem.report.page.tables import (
     NOT_REPORTED,
     NOT_RUN,
@@ -27,65 +36,20 @@ from dcem.report.page.tables import (
     table,
 )
 
-TASKS = ("cheetah-run", "walker-walk")
-CONTROLLERS = {"full-cem": "full CEM", "latent-dcem": "latent DCEM", "latent-dcem-ppo": "latent DCEM\n+ PPO"}
 TRAIN, EMBED, FINETUNE, EVALUATE = (
     "dcem train planet task=cheetah-run preset=best",
     "dcem train embed from=RUN",
     "dcem train ppo from=RUN",
     "dcem eval RUN --episodes 100",
 )
+PLAN = "python benchmarks/planning.py --output results/dmc/planning.csv"
 _COLORS = ("c0", "c1", "c2", "c3", "c4", "c5")
 _RETURNS = Scale(0, 1000)
-_RESAMPLES = 1000
 NEAR = 0.05  # an evaluation this close to a number of steps counts for it
 
 
-@dataclass(frozen=True)
-class Training:
-    """The world model's runs of one task and preset: a record and a curve for each seed."""
-
-    task: str
-    preset: str
-    records: dict[str, dict[str, Any]]
-    curves: list[dict[str, np.ndarray]]
-
-    @property
-    def label(self) -> str:
-        return f"ours, {self.preset}"
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The returns of one controller on one task, by run."""
-
-    task: str
-    controller: str
-    runs: dict[str, np.ndarray]
-    sampled: str  # trajectories for one plan
-
-    @property
-    def totals(self) -> np.ndarray:
-        return np.concatenate(list(self.runs.values()))
-
-    @property
-    def label(self) -> str:
-        return CONTROLLERS.get(self.controller, self.controller)
-
-    @cached_property
-    def interval(self) -> tuple[float, float]:
-        """Of the median, 95%: runs are drawn anew, then episodes of each."""
-        random, runs = np.random.default_rng(0), list(self.runs.values())
-        medians = [
-            np.median(np.concatenate([random.choice(runs[i], len(runs[i])) for i in chosen]))
-            for chosen in random.integers(len(runs), size=(_RESAMPLES, len(runs)))
-        ]
-        low, high = np.percentile(medians, [2.5, 97.5])
-        return float(low), float(high)
-
-
 def section(sources: Sources) -> Section:
-    trainings = read_trainings(sources.results / "planet")
+    phases = {name: read_trainings(sources.results / name) for name in ("planet", "embed", "ppo")}
     evaluations = read_evaluations(sources.results / "dmc" / "evaluations.csv")
     claims = _claims(evaluations)
     body = join(
@@ -98,51 +62,20 @@ def section(sources: Sources) -> Section:
         element("h3", "Beside the paper"),
         claims_table(claims),
         _boxes(evaluations) if evaluations else not_run(EVALUATE),
-        _films(sources.results / "dmc" / "videos"),
-        element("h3", "Phase 1: world model and full CEM"),
-        _phase_one(trainings) if trainings else not_run(TRAIN),
-        element("h3", "Phase 2: a latent action space"),
-        _phase("latent-dcem", evaluations, EMBED),
-        element("h3", "Phase 3: PPO through the planner"),
-        _phase("latent-dcem-ppo", evaluations, FINETUNE),
         _all_evaluations(evaluations),
-        _provenance(trainings),
+        _films(sources.results / "dmc" / "videos"),
+        element("h3", "What a decision costs"),
+        _planning(sources.results / "dmc"),
+        element("h3", "Phase 1: world model and full CEM"),
+        _phase_one(phases["planet"]) if phases["planet"] else not_run(TRAIN),
+        element("h3", "Phase 2: a latent action space"),
+        _phase("latent-dcem", phases["embed"], evaluations, EMBED),
+        latent_figure(sources.results / "dmc" / "latent"),
+        element("h3", "Phase 3: PPO through the planner"),
+        _phase("latent-dcem-ppo", phases["ppo"], evaluations, FINETUNE),
+        _provenance(phases),
     )
     return Section("dmc", "Cheetah and walker", body, claims)
-
-
-def read_trainings(root: Path) -> list[Training]:
-    """results/planet/<task>-<preset>/seed<k>/{run.json, curve.csv}"""
-    found = []
-    for folder in sorted(root.glob("*")):
-        paths = sorted(path for path in folder.glob("seed*") if (path / "curve.csv").exists())
-        if not paths:
-            continue
-        task = next((task for task in TASKS if folder.name.startswith(task)), folder.name)
-        records = {path.name: _record(path / "run.json") for path in paths}
-        curves = [_columns(path / "curve.csv") for path in paths]
-        found.append(Training(task, folder.name.removeprefix(task).strip("-") or "default", records, curves))
-    return found
-
-
-def read_evaluations(path: Path) -> list[Evaluation]:
-    """By task and controller, those of the paper first."""
-    if not path.exists():
-        return []
-    totals: dict[tuple[str, str], dict[str, list[float]]] = {}
-    sampled = {}
-    for row in read_rows(path):
-        key = row["task"].replace(".", "-"), row["controller"]
-        totals.setdefault(key, {}).setdefault(row["run"], []).append(float(row["total"]))
-        sampled[key] = f"{int(row['samples']) * int(row['iterations']):,}"
-    order = list(CONTROLLERS)
-    found = [
-        Evaluation(*key, {run: np.array(values) for run, values in runs.items()}, sampled[key])
-        for key, runs in totals.items()
-    ]
-    return sorted(
-        found, key=lambda e: (e.task, order.index(e.controller) if e.controller in order else len(order))
-    )
 
 
 def _claims(evaluations: Sequence[Evaluation]) -> list[Claim]:
@@ -180,14 +113,15 @@ def _boxes(evaluations: Sequence[Evaluation]) -> Html:
     panels = []
     for task in dict.fromkeys(evaluation.task for evaluation in evaluations):
         groups = []
-        for evaluation in (e for e in evaluations if e.task == task):
+        for evaluation in (e for e in evaluations if e.task == task and e.controller in CONTROLLERS):
             known = paper.DMC_RETURNS.get((task, evaluation.controller))
             pair = [Box("paper", "ink", *known)] if known else []
             groups.append((evaluation.label, [*pair, _box(evaluation)]))
-        panels.append(panel(task, boxes(f"Returns on {task}", groups, _RETURNS, "return")))
+        if groups:
+            panels.append(panel(task, boxes(f"Returns on {task}", groups, _RETURNS, "return")))
     caption = (
         "Returns of all episodes: median, quartiles, whiskers to the last point within 1.5 interquartile "
-        "ranges. The paper's boxes are its quartiles."
+        "ranges. The paper's boxes are its quartiles. Controllers that it does not have are in the table."
     )
     return join(legend([("ink", "paper"), ("c0", "ours")]), figure(caption, *panels))
 
@@ -202,66 +136,117 @@ def _box(evaluation: Evaluation) -> Box:
 
 
 def _phase_one(trainings: Sequence[Training]) -> Html:
-    panels, tables = [], []
+    tables = []
     for task in dict.fromkeys(training.task for training in trainings):
-        group = [training for training in trainings if training.task == task]
-        series = []
-        for training, color in zip(group, _COLORS, strict=False):
-            for curve in training.curves:
-                x, y = _evaluated(curve, "eval_mean")
-                series.append(Line(training.label, color, x, y, thin=True))
-        most = max(float(line.x.max()) for line in series)
-        known = paper.DMC_RETURNS.get((task, "full-cem"))
-        rules = [Rule("the paper's median at the end", known.median)] if known else []
-        chart = lines(
-            f"Returns on {task}", series, Scale(0, most), _RETURNS, "environment steps", "return", rules
-        )
-        labels = [(color, training.label) for training, color in zip(group, _COLORS, strict=False)]
-        panels.append(panel(task, chart, legend(labels)))
-        rows = [_at_steps(training) for training in group]
+        rows = [_at_steps(training) for training in trainings if training.task == task]
         rows += [
             {"agent": agent, "seeds": "published", **_by_steps(values)}
             for (at, agent), values in paper.OTHER_RETURNS.items()
             if at == task
         ]
         tables.append(table(rows, f"{task}: mean evaluation return at so many environment steps"))
-    caption = (
-        "Mean return of the evaluation episodes, seed by seed, over environment steps. "
-        "Dashed: the paper's median with full CEM at the end of its training."
-    )
     note = paragraph("Beside agents that see the same state, from their published tables:")
-    return join(figure(caption, *panels), note, *tables)
+    return join(_curves(trainings, "full-cem", "eval_mean"), _runs(trainings), note, *tables)
 
 
-def _at_steps(training: Training) -> dict[str, str]:
-    values = []
-    for steps in paper.OTHER_STEPS:
-        at = []
-        for curve in training.curves:
-            x, y = _evaluated(curve, "eval_mean")
-            nearest = np.abs(x - steps).argmin()
-            at += [float(y[nearest])] if abs(x[nearest] - steps) <= NEAR * steps else []
-        values.append(sum(at) / len(at) if len(at) == len(training.curves) else None)
-    return {"agent": training.label, "seeds": str(len(training.curves)), **_by_steps(values)}
-
-
-def _by_steps(values: Sequence[float | None]) -> dict[str, str]:
-    return {
-        f"{steps:,}": "–" if value is None else f"{value:.0f}"
-        for steps, value in zip(paper.OTHER_STEPS, values, strict=True)
-    }
-
-
-def _phase(controller: str, evaluations: Sequence[Evaluation], command: str) -> Html:
+def _phase(
+    controller: str, trainings: Sequence[Training], evaluations: Sequence[Evaluation], command: str
+) -> Html:
     found = [evaluation for evaluation in evaluations if evaluation.controller == controller]
-    if not found:
+    if not found and not trainings:
         return not_run(command)
     parts = [
         f"{one.task}: median {np.median(one.totals):.0f} over {len(one.totals)} episodes, "
         f"{one.sampled} trajectories for a plan."
         for one in found
     ]
-    return paragraph(" ".join(parts))
+    return join(
+        paragraph(" ".join(parts)) if parts else None,
+        _curves(trainings, controller, "eval_median"),
+        _runs(trainings),
+    )
+
+
+def _runs(trainings: Sequence[Training]) -> Html | None:
+    return table(_named(training_rows(trainings), "task", "variant", "seed")) if trainings else None
+
+
+def _named(rows: Sequence[Mapping[str, str]], *columns: str) -> list[dict[str, str]]:
+    """Rows with these columns as one, which is the title of a row's card on a narrow screen."""
+    return [
+        {", ".join(columns): ", ".join(row[name] for name in columns)}
+        | {name: value for name, value in row.items() if name not in columns}
+        for row in rows
+    ]
+
+
+def _curves(trainings: Sequence[Training], controller: str, measure: str) -> Html | None:
+    """A panel a task, a colour a variant, a line a seed."""
+    panels = []
+    for task in dict.fromkeys(training.task for training in trainings):
+        group = [training for training in trainings if training.task == task]
+        colors = {training.label: _COLORS[i % len(_COLORS)] for i, training in enumerate(group)}
+        drawn = [
+            Line(training.label, colors[training.label], *evaluated(curve, measure), thin=True)
+            for training in group
+            for curve in training.curves
+        ]
+        most = max((float(line.x.max()) for line in drawn if len(line.x)), default=0)
+        if not most:
+            continue
+        series = [_visible(line, most / 100) for line in drawn if len(line.x)]
+        known = paper.DMC_RETURNS.get((task, controller))
+        rules = [Rule("the paper's median at the end", known.median)] if known else []
+        chart = lines(
+            f"Returns on {task}", series, Scale(0, most), _RETURNS, "environment steps", "return", rules
+        )
+        panels.append(panel(task, chart, legend([(color, label) for label, color in colors.items()])))
+    name = CONTROLLERS[controller].replace("\n", " ")
+    caption = (
+        f"{'Mean' if measure == 'eval_mean' else 'Median'} return of the evaluation episodes, seed by seed, "
+        f"over environment steps. Dashed: the paper's median with {name} at the end of its training. A line "
+        "ends where its run was stopped; the table says how much of its budget that was."
+    )
+    return figure(caption, *panels) if panels else None
+
+
+def _visible(line: Line, dash: float) -> Line:
+    """A line of a single point would not be seen: it becomes a dash."""
+    if len(line.x) > 1:
+        return line
+    return replace(line, x=line.x + np.array([-dash, dash]), y=line.y.repeat(2))
+
+
+def _at_steps(training: Training) -> dict[str, str]:
+    """The mean over the seeds that came so far; where that is not all of them, it is said."""
+    seeds = len(training.curves)
+    row = {"agent": training.label, "seeds": str(seeds)}
+    for steps in paper.OTHER_STEPS:
+        at = []
+        for curve in training.curves:
+            x, y = evaluated(curve, "eval_mean")
+            distance = np.abs(x - steps)
+            at += [y[distance.argmin()]] if (distance <= NEAR * steps).any() else []
+        reached = "" if len(at) == seeds else f" ({len(at)} of {seeds} seeds)"
+        row[f"{steps:,}"] = f"{np.mean(at):.0f}{reached}" if at else "–"
+    return row
+
+
+def _by_steps(values: Sequence[float]) -> dict[str, str]:
+    return {f"{steps:,}": f"{value:.0f}" for steps, value in zip(paper.OTHER_STEPS, values, strict=True)}
+
+
+def _planning(folder: Path) -> Html:
+    rows = planning_rows(folder)
+    if not rows:
+        return not_run(PLAN)
+    note = (
+        "Time of one plan, from the model's states to actions, for one robot and for 16 at once. "
+        "Trajectories are N × T, each imagined by every member of the model's ensemble. The return is that "
+        "of the episodes above, where plans of this size were played."
+    )
+    machines = "; ".join(dict.fromkeys(row.pop("measured on") for row in rows))
+    return join(paragraph(note), table(_named(rows, "task", "controller"), f"Measured on {machines}."))
 
 
 def _all_evaluations(evaluations: Sequence[Evaluation]) -> Html | None:
@@ -292,28 +277,11 @@ def _films(folder: Path) -> Html | None:
     return element("div", *films, class_="films") if films else None
 
 
-def _provenance(trainings: Sequence[Training]) -> Html | None:
+def _provenance(phases: dict[str, list[Training]]) -> Html | None:
     records = {
-        f"{training.task}, {training.preset}, {seed}": record
+        f"phase {phase}, {training.task}, {training.preset}, {seed}": record
+        for phase, trainings in enumerate(phases.values(), 1)
         for training in trainings
         for seed, record in training.records.items()
     }
     return provenance(records) if records else None
-
-
-def _record(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    found = read_json(path)
-    return found if "command" in found else next(iter(found.values()), {})
-
-
-def _columns(path: Path) -> dict[str, np.ndarray]:
-    rows = read_rows(path)
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}
-
-
-def _evaluated(curve: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Environment steps and values, where there was an evaluation."""
-    there = np.isfinite(curve[name])
-    return curve["env_steps"][there], curve[name][there]

@@ -24,8 +24,10 @@ CPU = {
     "backward": ("Ways to differentiate, τ = 1", "forward+backward"),
     "backward_cold": ("Ways to differentiate, τ = 0.1", "forward+backward"),
 }
+LOOP_COMMAND = "python benchmarks/loop.py --preset tiny --steps 300 --output benchmarks/results/cpu/loop.csv"
 GPU = {"lml": "Soft top-k", "dcem": "DCEM solves", "plan": "Planning", "update": "World-model updates"}
 DRAWN = ("lml", "dcem", "hard", "control")
+PARTS = ("plan", "update", "env", "record")
 _COLORS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
 
 
@@ -35,6 +37,8 @@ def section(sources: Sources) -> Section:
         or_not_run(lambda: _cpu(sources.benchmarks / "results" / "cpu"), CPU_COMMAND),
         element("h3", "GPU"),
         or_not_run(lambda: _gpu(sources.benchmarks / "gpu" / "results"), GPU_COMMAND),
+        element("h3", "A step of training"),
+        _loop(sources.benchmarks),
     )
     return Section("speed", "Speed", body)
 
@@ -168,3 +172,34 @@ def _is_number(value: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _loop(benchmarks: Path) -> Html:
+    found = loop_rows(benchmarks)
+    if not found:
+        return not_run(LOOP_COMMAND)
+    note = (
+        "Where a step of the world model's training spends its time: milliseconds of each part, and its "
+        "share of the step. On a GPU updates run beside planning and the environments, so that shares add "
+        "up to more than 100%. Evaluations come on top of these times."
+    )
+    return join(paragraph(note), table(found))
+
+
+def loop_rows(benchmarks: Path) -> list[dict[str, str]]:
+    """Of loop.csv of the GPU and of the CPU, as far as they are there."""
+    paths = (benchmarks / folder / "loop.csv" for folder in ("gpu/results", "results/cpu"))
+    return [_loop_row(row) for path in paths if path.exists() for row in read_rows(path)]
+
+
+def _loop_row(row: dict[str, str]) -> dict[str, str]:
+    step, rate = float(row["step"]), float(row["env_steps_per_s"])
+    return {
+        "task": row["task"],
+        "preset": row["preset"],
+        "device": row["device"],
+        **{f"{part}, ms": f"{float(row[part]):.2f} ({float(row[part]) / step:.0%})" for part in PARTS},
+        "step, ms": f"{step:.1f}",
+        "environment steps a second": f"{rate:,.0f}",
+        "2M steps take": f"{2e6 / rate / 60:.0f} min" if row["preset"] == "best" else "",
+    }
