@@ -1,5 +1,8 @@
 """Whole solves as CUDA graphs."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -49,20 +52,32 @@ def test_gradients_reach_inputs_and_parameters() -> None:
             centre += 0.1  # in place: the next replay must see it
 
 
-def test_results_that_are_still_alive_are_named() -> None:
-    centre = torch.randn(3, device="cuda", requires_grad=True)
-    solver = dcem.DCEM(n_samples=64, n_elite=8, n_iters=2)
+LATE = """
+import torch, dcem
+centre = torch.ones(3, device="cuda", requires_grad=True)
+noise = torch.randn(2, 64, 3, device="cuda")
+solver = dcem.DCEM(n_samples=64, n_elite=8, n_iters=2)
+def solution(x0):
+    return dcem.minimize(lambda x: (x - centre).square().sum(-1), solver, x0, noise=noise).x
+x0 = torch.zeros(3, device="cuda")
+alive = solution(x0)
+captured = dcem.capture(solution, parameters=[centre])
+(expected,) = torch.autograd.grad(alive.sum(), centre, retain_graph=True)
+try:
+    (found,) = torch.autograd.grad(captured(x0).sum(), centre)
+except RuntimeError as error:
+    assert "delete those results" in str(error), error
+    print("named")
+else:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    print("right")
+"""
 
-    def solution(x0: torch.Tensor) -> torch.Tensor:
-        return dcem.minimize(quadratic(centre), solver, x0).x
 
-    x0 = torch.zeros(3, device="cuda")
-    alive = solution(x0)
-    captured = dcem.capture(solution, parameters=[centre])
-    with pytest.raises(RuntimeError, match="delete those results"):
-        captured(x0)
-    del alive
-    assert captured(x0).requires_grad
+def test_results_that_are_still_alive_are_named_or_do_no_harm() -> None:
+    """In a process of its own: a capture that fails may leave the device unfit for others."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() in ("named", "right"), done.stderr[-2000:]
 
 
 def test_every_replay_draws_anew_and_a_generator_reproduces() -> None:
