@@ -48,6 +48,7 @@ def test_the_readme_s_table_follows_the_files(tmp_path):
         "results/cartpole",
         "results/dmc",
         "benchmarks/results",
+        "benchmarks/gpu/results",
     ):
         shutil.copytree(ROOT / part, tmp_path / part)
     text = (ROOT / "README.md").read_text()

@@ -9,11 +9,12 @@ import numpy as np
 
 from dcem.report import cartpole_numbers, paper, regression
 from dcem.report.page.dmc_numbers import CONTROLLERS, TASKS, Training, read_evaluations, read_trainings
-from dcem.report.page.sources import read_rows
+from dcem.report.page.sources import read_json, read_rows
 
 NOT_MEASURED = "not measured yet"
 PRESET = "best"  # the training whose curve stands in for an evaluation that is still to come
 _YARDSTICK = 1_000_000  # environment steps at which other agents are quoted
+_RELEASED = "released code, as published"
 
 # Tables of the benchmark: what is measured, the case, the column, ours, and peers with the names to print.
 _SPEED = (
@@ -26,6 +27,15 @@ _SPEED = (
     ("control", "MPPI plan (20 steps, 10 refinements of 100)", "double integrator", "forward ms", "dcem.MPPI",
      {"pytorch-mppi": "pytorch-mppi"}),
 )  # fmt: skip
+# Of the GPU's benchmark: the same, where a case has one column of times.
+_GPU_SPEED = (
+    ("lml", "soft top-k of 4096 rows of 1000, with gradients", "4096×1000, k=100, forward+backward",
+     "dcem, captured", {"torch.topk, captured": "torch.topk", _RELEASED: "released code"}),
+    ("dcem", "DCEM solve (as above), with gradients", "B=1, forward+backward", "dcem, captured, one graph",
+     {_RELEASED: "released code"}),
+    ("plan", "CEM plan of 10,000 trajectories in a world model", "B=1, N=1000", "fused, captured",
+     {"float32, captured": "the same in plain PyTorch, captured"}),
+)  # fmt: skip
 
 
 def rows(results: Path, benchmarks: Path) -> list[dict[str, str]]:
@@ -35,6 +45,7 @@ def rows(results: Path, benchmarks: Path) -> list[dict[str, str]]:
         *_cartpole(results),
         *_control_suite(results),
         *_speed(benchmarks / "results" / "cpu"),
+        *_gpu_speed(benchmarks / "gpu" / "results"),
     ]
 
 
@@ -104,17 +115,32 @@ def _agents(task: str) -> str:
 
 def _speed(folder: Path) -> Iterator[dict[str, str]]:
     for name, what, case, column, ours, peers in _SPEED:
-        path = folder / f"{name}.csv"
-        measured = read_rows(path) if path.exists() else []
-        times = {row["contender"]: row[column] for row in measured if row["case"] == case}
-        shown = [f"{label} {_ms(times[peer])}" for peer, label in peers.items() if times.get(peer)]
-        yield _row(what, _ms(times[ours]) if times.get(ours) else NOT_MEASURED, "", ", ".join(shown))
+        yield _timed(what, _times(folder / f"{name}.csv", case, "contender", column), ours, peers)
+
+
+def _gpu_speed(folder: Path) -> Iterator[dict[str, str]]:
+    if not (folder / "run.json").exists():
+        return
+    gpu = read_json(folder / "run.json")["gpu"]
+    for name, what, case, ours, peers in _GPU_SPEED:
+        yield _timed(f"{gpu}: {what}", _times(folder / f"{name}.csv", case, "what", "ms"), ours, peers)
+
+
+def _times(path: Path, case: str, contender: str, column: str) -> dict[str, str]:
+    """Milliseconds by contender, of those that have been measured."""
+    measured = read_rows(path) if path.exists() else []
+    return {row[contender]: row[column] for row in measured if row["case"] == case and row[column]}
+
+
+def _timed(what: str, times: dict[str, str], ours: str, peers: dict[str, str]) -> dict[str, str]:
+    shown = [f"{label} {_ms(times[peer])}" for peer, label in peers.items() if peer in times]
+    return _row(what, _ms(times[ours]) if ours in times else NOT_MEASURED, "", ", ".join(shown))
 
 
 def _ms(text: str) -> str:
     """
-    >>> _ms("8.3761"), _ms("201.7")
-    ('8.4 ms', '202 ms')
+    >>> _ms("0.03779"), _ms("8.3761"), _ms("201.7")
+    ('0.038 ms', '8.4 ms', '202 ms')
     """
     value = float(text)
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 1 else f"{value:.2g} ms"
