@@ -1,5 +1,6 @@
 """Benchmarks that fill a table from several machines: a device renews its own rows and keeps the others'."""
 
+import csv
 import importlib
 from pathlib import Path
 
@@ -45,10 +46,22 @@ def test_full_plans_are_measured_with_fewer_samples_too(script):
 
 def test_a_longer_plan_takes_longer(script, monkeypatch):
     planning = script("planning")
-    monkeypatch.setattr(planning, "SECONDS", 0.0)
+    monkeypatch.setattr(planning, "SECONDS", {"cpu": 0.0})
     source = planning.load_source("cheetah-run")
     short, long = (
         planning.milliseconds(source, PlannerConfig(20, 4, iterations, horizon=4), 1, torch.device("cpu"))
         for iterations in (1, 20)
     )
     assert 0 < short < long
+
+
+@pytest.mark.parametrize("space", ["latent", "full"])
+def test_every_way_to_differentiate_a_plan_is_measured(script, monkeypatch, tmp_path, space):
+    differentiation = script("differentiation")
+    path = tmp_path / "rows.csv"
+    monkeypatch.setattr(differentiation, "REPEATS", 1)
+    monkeypatch.setattr("sys.argv", ["", "--tiny", "--states=1", f"--spaces={space}", f"--output={path}"])
+    differentiation.main()
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert {row["backward"] for row in rows} == {"unroll", "checkpoint", "truncate", "prune"}
+    assert all(float(row["ms"]) > 0 for row in rows)

@@ -167,6 +167,9 @@ def test_what_is_kept_of_a_run(trained: Path, tmp_path: Path) -> None:
                  for row in csv.DictReader(file)]  # fmt: skip
     assert found == [("less", run, "10", s) for run, s in
                      (("one", "6"), ("one", "7"), ("two", "5"), ("two", "6"))]  # fmt: skip
+    records = json.loads(table.with_suffix(".json").read_text())
+    assert [name.split()[1:] for name in records] == [["less", "one"], ["less", "two"]]
+    assert all(record["seconds"] > 0 and record["planner"]["samples"] == 10 for record in records.values())
 
 
 def test_shipped_weights_play_like_the_run_they_came_from(

@@ -12,7 +12,7 @@ from dcem.agents import DecoderConfig, DecoderLearner, Planet, PlanetConfig, Pla
 from dcem.control.rollout import rollout
 from dcem.envs.vector import ParallelEnv
 from dcem.models import RSSM, RSSMConfig
-from dcem.models.imagine import FrozenRollout
+from dcem.models.imagine import FrozenRollout, StepByStep
 from dcem.rl.replay import ReplayBuffer
 from toy.environment import Plane
 
@@ -33,6 +33,64 @@ def test_rollouts_of_a_frozen_model_are_those_of_its_steps(activation: str) -> N
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
     gradients = [torch.autograd.grad(cost.sum(), actions, retain_graph=True)[0] for cost in (got, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("states", "samples", "obs_dim", "hidden", "width", "members", "activation"),
+    [
+        (6, 50, 17, 200, 200, 3, "gelu"),
+        (32, 1, 24, 200, 200, 3, "gelu"),
+        (32, 100, 17, 200, 200, 3, "gelu"),
+        (3, 33, 5, 130, 155, 1, "elu"),
+        (2, 70, 58, 130, 200, 2, "gelu"),
+    ],
+)
+def test_half_precision_gives_nearly_the_same_gradients(
+    states: int, samples: int, obs_dim: int, hidden: int, width: int, members: int, activation: str
+) -> None:
+    config = replace(MODEL, hidden=hidden, width=width, members=members, activation=activation)
+    model = RSSM(obs_dim, 6, config, Generator().manual_seed(0)).cuda()
+    state = torch.randn(states, model.state_dim, device="cuda") / 2
+    actions = (2 * torch.rand(states, samples, 12, 6, device="cuda") - 1).requires_grad_()
+    # From tiny to large: every trajectory's gradient keeps its precision.
+    above = (
+        torch.randn(states, samples, device="cuda") * torch.logspace(-9, 0, states, device="cuda")[:, None]
+    )
+    learned = list(model.reward_head.parameters())
+    found = []
+    for dtype in (torch.float16, torch.float32):
+        imagined = FrozenRollout(model, learn_reward=True, dtype=dtype)
+        cost = imagined.sequence_cost(state, actions)
+        found.append([cost.detach(), *torch.autograd.grad(cost, [actions, *learned], above)])
+    assert not isinstance(FrozenRollout(model, dtype=torch.float16)._engine, StepByStep)
+    for got, expected in zip(*found, strict=True):
+        assert (got - expected).norm() < 0.01 * expected.norm()
+    off, size = ((x.flatten(1).norm(dim=1)) for x in (found[0][1] - found[1][1], found[1][1]))
+    assert (off < 0.02 * size).all()
+
+
+def test_a_captured_update_in_half_precision_sees_the_model_change() -> None:
+    config = replace(MODEL, hidden=128, width=128)
+    model = RSSM(5, 2, config, Generator().manual_seed(0)).requires_grad_(False).cuda()
+    replay = ReplayBuffer(4, 100, 5, 2, "cuda", shortest_episode=5)
+    for t in range(90):
+        x = torch.randn(4, 5, device="cuda")
+        replay.add(x, x[:, :2], x.sum(-1), x, torch.full((4,), t % 30 == 29))
+    settings = replace(DECODER, lr=1e-9)
+    learner = DecoderLearner(
+        settings.decoder(model, 4, seed=0).cuda(), model, replay, settings,
+        replace(PLANNER, dtype="float16"), Generator("cuda").manual_seed(0),
+    )  # fmt: skip
+
+    def cost() -> float:
+        for _ in range(10):
+            learner.update()
+        return learner.read()["cost"]
+
+    cost()
+    before = cost()
+    model.reward_head.biases[-1].add_(10)
+    assert cost() == pytest.approx(before - 10 * PLANNER.horizon, abs=2)
 
 
 @pytest.mark.parametrize("backward", ["unroll", "checkpoint", "truncate", "prune", "detach"])

@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from dcem.agents.fit import Fit
-from dcem.agents.planner import PlannerConfig
+from dcem.agents.planner import DTYPES, PlannerConfig
 from dcem.backward import MODES, Unroll, by_name
 from dcem.control import MPC, Decoder, embedding_loss
 from dcem.control.decoder import ACTIVATIONS
@@ -119,8 +119,9 @@ class DecoderLearner(Fit):
     ) -> None:
         self.decoder, self.model, self.replay, self.config = decoder, model, replay, config
         self._n_starts = round(config.start_share * config.states)
+        self._imagination = FrozenRollout(model, dtype=DTYPES[planner.dtype])
         self._mpc = MPC(
-            FrozenRollout(model),
+            self._imagination,
             planner.horizon,
             solver=planner.solver(),
             decoder=decoder,
@@ -129,6 +130,7 @@ class DecoderLearner(Fit):
         super().__init__(decoder, config.lr, 1e-8, config.clip, config.average, generator)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        self._imagination.refresh()
         cost = embedding_loss(self._mpc, self.states(), self.generator)
         return cost, {"cost": cost.detach()}
 
@@ -136,22 +138,21 @@ class DecoderLearner(Fit):
     def states(self) -> Tensor:
         """Replayed model states (B, S): the last of chunks, or any of those with which an episode begins."""
         config, n_starts = self.config, self._n_starts
-        parts = []
-        if n_starts < config.states:
-            parts.append(self._filter(config.states - n_starts, from_start=False)[-1])
-        if n_starts:
-            followed = self._filter(n_starts, from_start=True)
-            drawn = torch.rand(n_starts, device=followed.device, generator=self.generator)
-            step = (drawn * len(followed)).long().clamp(max=len(followed) - 1)
-            parts.append(followed[step, torch.arange(n_starts, device=followed.device)])
-        return torch.cat(parts)
-
-    def _filter(self, batch: int, from_start: bool) -> Tensor:
-        """States (L + 1, B, S) along chunks, from h = 0."""
-        chunk = self.replay.sample(batch, self.config.context, self.generator, from_start=from_start)
-        state = self.model.initial(chunk.observations[:, 0])
-        states = [state]
-        for t in range(self.config.context):
-            state = self.model.observe(state, chunk.actions[:, t], chunk.observations[:, t + 1])
-            states.append(state)
-        return torch.stack(states)
+        counts = {False: config.states - n_starts, True: n_starts}
+        chunks = [
+            self.replay.sample(count, config.context, self.generator, from_start=from_start)
+            for from_start, count in counts.items()
+            if count
+        ]
+        observations, actions = (
+            torch.cat([getattr(chunk, name) for chunk in chunks]) for name in ("observations", "actions")
+        )
+        state = self.model.initial(observations[:, 0])
+        followed = [state]
+        for t in range(config.context):
+            state = self.model.observe(state, actions[:, t], observations[:, t + 1])
+            followed.append(state)
+        step = torch.full((config.states,), config.context, device=state.device)
+        drawn = torch.rand(n_starts, device=state.device, generator=self.generator)
+        step[config.states - n_starts :] = (drawn * len(followed)).long().clamp(max=config.context)
+        return torch.stack(followed)[step, torch.arange(config.states, device=state.device)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Generator, Tensor, nn
 
-from dcem.agents.planner import Planner, PlannerConfig
+from dcem.agents.planner import DTYPES, Planner, PlannerConfig
 from dcem.backward import Unroll
 from dcem.control import MPC, Decoder
 from dcem.models import RSSM
@@ -57,25 +57,28 @@ class Policy(nn.Module):
         if planner.tau == 0:
             raise ValueError("planner.tau must be positive for gradients to pass through the search, got 0")
         self.model, self.decoder, self.planner, self._backward = model, decoder, planner, backward
-        self._mpc = self._controller(model)
+        self._frozen: FrozenRollout | None = None
+        self._mpc = self._controller()
         self.noise_shape = planner.iterations, planner.samples, self._mpc.search_dim
         """(T, N, n) of the noise that one plan takes."""
         log_std = torch.full((model.action_dim,), math.log(std))
         self.log_std = nn.Parameter(log_std.to(next(model.parameters())), requires_grad=learn_std)
 
-    def _controller(self, model: RSSM | FrozenRollout) -> MPC:
+    def _controller(self) -> MPC:
         mpc = MPC(
-            model,
+            self._frozen or self.model,
             self.planner.horizon,
             solver=self.planner.solver(),
             decoder=self.decoder,
-            action_dim=model.action_dim,
+            action_dim=self.model.action_dim,
             backward=self._backward,
         )
         return mpc.to(next(self.model.parameters()).device)
 
     def forward(self, states: Tensor, noise: Tensor) -> Tensor:
         """The mean: model states (B, S) and noise (B, T, N, n) → actions (B, m)."""
+        if self._frozen is not None:
+            self._frozen.refresh()
         return self._mpc(states, noise=noise.transpose(0, 1), cost=False).action
 
     def log_prob(self, actions: Tensor, mean: Tensor) -> Tensor:
@@ -106,8 +109,10 @@ class Policy(nn.Module):
                 if part in chosen:
                     trained.append(parameter)
         # A transition that stays as it is leaves out half of the backward pass.
-        frozen = "transition" not in chosen
-        self._mpc = self._controller(FrozenRollout(self.model, "reward" in chosen) if frozen else self.model)
+        self._frozen = None
+        if "transition" not in chosen:
+            self._frozen = FrozenRollout(self.model, "reward" in chosen, DTYPES[self.planner.dtype])
+        self._mpc = self._controller()
         return trained
 
 

@@ -57,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
 
         controller = given.controller or controller_of(given.what)
         run = given.run or "/".join(Path(given.what).parts[-2:])
-        add_episodes(given.table, trained.task, controller, run, trained.planner, episodes)
+        seconds = time.monotonic() - start
+        add_episodes(given.table, trained.task, controller, run, trained.planner, episodes, seconds)
     for name, value in statistics([episode.total for episode in episodes]).items():
         print(f"{name:9} {value:.2f}")
     print(f"\nevery episode: {path} ({time.monotonic() - start:.0f} s)")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from dcem.agents import Episode, PlannerConfig
 from dcem.experiments.source import read_stored
+from dcem.runs import facts
 from dcem.runs.files import write_bytes, write_csv
 from dcem.runs.log import read_records
 from dcem.runs.record import read_record
@@ -59,15 +62,35 @@ def controller_of(run_or_name: str | Path) -> str:
 
 
 def add_episodes(
-    table: Path, task: str, controller: str, run: str, planner: PlannerConfig, episodes: Sequence[Episode]
+    table: Path,
+    task: str,
+    controller: str,
+    run: str,
+    planner: PlannerConfig,
+    episodes: Sequence[Episode],
+    seconds: float,
 ) -> None:
-    """Write episodes into the table, in place of those of the same task, controller and run."""
+    """Write episodes into the table, in place of those of the same task, controller and run.
+
+    How they came about (planner, date, seconds, commit, versions, machine) goes to a JSON file beside it.
+    """
     new = [
         Row(task, controller, run, planner.samples, planner.iterations, episode.seed, round(episode.total, 3))
         for episode in episodes
     ]
     kept = [row for row in _read(table) if tuple(row[:3]) != (task, controller, run)]
     write_csv(table, Row._fields, sorted([*kept, *(list(map(str, row)) for row in new)]))
+    path = table.with_suffix(".json")
+    records = json.loads(path.read_bytes()) if path.exists() else {}
+    records[f"{task} {controller} {run}"] = {
+        "planner": dataclasses.asdict(planner),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "seconds": round(seconds, 1),
+        **facts.commit(),
+        "versions": facts.versions(),
+        "machine": facts.machine(),
+    }
+    write_bytes(path, json.dumps(dict(sorted(records.items())), indent=1).encode() + b"\n")
 
 
 def _read(table: Path) -> list[list[str]]:

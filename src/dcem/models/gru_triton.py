@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-DTYPES = (torch.float32, torch.float64)
+DTYPES = (torch.float16, torch.float32, torch.float64)
 BLOCK = 128  # elements a program takes: one a thread
 
 
@@ -17,7 +17,16 @@ BLOCK = 128  # elements a program takes: one a thread
 def _place(n, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
     """Rows and columns of this program's elements, and which of them exist, in a matrix of n elements."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    return at // COLUMNS, at % COLUMNS, at < n
+    return (at // COLUMNS).to(tl.int64), at % COLUMNS, at < n
+
+
+@triton.jit
+def _load(pointer, alive):
+    """What is stored in half precision is worked on in single."""
+    x = tl.load(pointer, mask=alive)
+    if x.dtype == tl.float16:
+        x = x.to(tl.float32)
+    return x
 
 
 @triton.jit(
@@ -33,14 +42,14 @@ def _cell_kernel(
     gates_ptr += member * gates_m + row * (4 * H) + unit
     inputs_ptr += member * inputs_m + row * inputs_r + unit
     bias_ptr += member * (4 * H) + unit
-    new_h = tl.load(gates_ptr, mask=alive) + tl.load(bias_ptr, mask=alive)
-    reset = tl.load(gates_ptr + H, mask=alive) + tl.load(bias_ptr + H, mask=alive)
-    update = tl.load(gates_ptr + 2 * H, mask=alive) + tl.load(bias_ptr + 2 * H, mask=alive)
-    reset = tl.sigmoid(reset + tl.load(inputs_ptr, mask=alive))
-    update = tl.sigmoid(update + tl.load(inputs_ptr + H, mask=alive))
-    new = tl.load(inputs_ptr + 2 * H, mask=alive) + tl.load(bias_ptr + 3 * H, mask=alive)
+    new_h = _load(gates_ptr, alive) + _load(bias_ptr, alive)
+    reset = _load(gates_ptr + H, alive) + _load(bias_ptr + H, alive)
+    update = _load(gates_ptr + 2 * H, alive) + _load(bias_ptr + 2 * H, alive)
+    reset = tl.sigmoid(reset + _load(inputs_ptr, alive))
+    update = tl.sigmoid(update + _load(inputs_ptr + H, alive))
+    new = _load(inputs_ptr + 2 * H, alive) + _load(bias_ptr + 3 * H, alive)
     new = 2.0 * tl.sigmoid(2.0 * (new + reset * new_h)) - 1.0
-    hidden = tl.load(hidden_ptr + member * hidden_m + row * hidden_r + unit, mask=alive)
+    hidden = _load(hidden_ptr + member * hidden_m + row * hidden_r + unit, alive)
     tl.store(gates_ptr, new_h, mask=alive)
     tl.store(gates_ptr + H, reset, mask=alive)
     tl.store(gates_ptr + 2 * H, update, mask=alive)
@@ -62,12 +71,12 @@ def _cell_backward_kernel(
     member = tl.program_id(1).to(tl.int64)
     gates_ptr += member * gates_m + row * (4 * H) + unit
     grad_ptr += member * grad_m + row * (4 * H) + unit
-    new_h = tl.load(gates_ptr, mask=alive)
-    reset = tl.load(gates_ptr + H, mask=alive)
-    update = tl.load(gates_ptr + 2 * H, mask=alive)
-    new = tl.load(gates_ptr + 3 * H, mask=alive)
-    hidden = tl.load(hidden_ptr + member * hidden_m + row * hidden_r + unit, mask=alive)
-    above = tl.load(above_ptr + member * above_m + row * above_r + unit, mask=alive)
+    new_h = _load(gates_ptr, alive)
+    reset = _load(gates_ptr + H, alive)
+    update = _load(gates_ptr + 2 * H, alive)
+    new = _load(gates_ptr + 3 * H, alive)
+    hidden = _load(hidden_ptr + member * hidden_m + row * hidden_r + unit, alive)
+    above = _load(above_ptr + member * above_m + row * above_r + unit, alive)
     of_new = above * (1.0 - update) * (1.0 - new * new)
     tl.store(grad_ptr, of_new * reset, mask=alive)
     tl.store(grad_ptr + H, of_new * new_h * reset * (1.0 - reset), mask=alive)
@@ -75,7 +84,7 @@ def _cell_backward_kernel(
     tl.store(grad_ptr + 3 * H, of_new, mask=alive)
     if BELOW:
         below_ptr += member * below_m + row * below_r + unit
-        tl.store(below_ptr, tl.load(below_ptr, mask=alive) + above * update, mask=alive)
+        tl.store(below_ptr, _load(below_ptr, alive) + above * update, mask=alive)
 
 
 @triton.jit(do_not_specialize=["n", "before_m", "after_m"])
@@ -86,7 +95,7 @@ def _layer_kernel(
     row, unit, alive = _place(n, W, BLOCK)
     member = tl.program_id(1).to(tl.int64)
     before_ptr += member * before_m + row * W + unit
-    x = tl.load(before_ptr, mask=alive) + tl.load(bias_ptr + member * W + unit, mask=alive)
+    x = _load(before_ptr, alive) + _load(bias_ptr + member * W + unit, alive)
     if ACTIVATION == "relu":
         y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
     elif ACTIVATION == "elu":

@@ -1,9 +1,14 @@
 """Imagined rollouts of an RSSM whose transition is not being trained, with gradients for the actions.
 
 Learning a decoder differentiates through many rollouts of a model that stays as it is. That leaves out half
-of the backward pass, and what is left is written by hand, as in `dcem.models.unroll`: all that a step needs
-later is in long buffers, and what lies between two matrix products is one kernel on a CUDA device. Rewards
-feed nothing back, so their head takes all steps at once. The oracle is `dcem.models.rssm.RSSM.step`.
+of the backward pass, and what is left is written by hand:
+
+- A rollout leaves its states behind and nothing else. From them, the backward pass finds what happened inside
+  of every step again, for all steps at once: a few long matrix products, where rolling out takes a chain.
+- Rewards feed nothing back, so their head takes all steps at once as well.
+- On a CUDA device and in half precision, rolling out is one kernel (`dcem.models.rssm_triton`).
+
+The oracle is `dcem.models.rssm.RSSM.step`.
 """
 
 from typing import Any
@@ -13,9 +18,15 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
+from dcem.models.engine import Engine, Weights
 from dcem.models.nets import ACTIVATIONS
 from dcem.models.rssm import RSSM
-from dcem.models.unroll import kernels_between_products
+from dcem.models.unroll import kernels_between_products, weight_gradient
+
+try:
+    from dcem.models import rssm_triton
+except ImportError:  # no Triton here
+    rssm_triton = None  # type: ignore[assignment]
 
 
 class FrozenRollout:
@@ -24,6 +35,7 @@ class FrozenRollout:
     Args:
         model: imagines.
         learn_reward: give the weights of its reward head gradients all the same.
+        dtype: float16 to imagine in half precision where there are kernels for that, else as the model is.
 
     >>> from dcem.models import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
@@ -33,8 +45,15 @@ class FrozenRollout:
     (torch.Size([5, 20]), torch.Size([5, 20, 4, 1]))
     """
 
-    def __init__(self, model: RSSM, learn_reward: bool = False) -> None:
+    def __init__(self, model: RSSM, learn_reward: bool = False, dtype: torch.dtype = torch.float32) -> None:
         self.model, self.action_dim, self.learn_reward = model, model.action_dim, learn_reward
+        on_cuda = next(model.parameters()).is_cuda
+        fused = dtype == torch.float16 and on_cuda and rssm_triton is not None and rssm_triton.fits(model)
+        self._engine: Engine = rssm_triton.FusedRollout(model) if fused else StepByStep(model)
+
+    def refresh(self) -> None:
+        """Take the weights anew from the model: call it when they have changed."""
+        self._engine.refresh()
 
     def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """One step, as the model itself takes it."""
@@ -44,109 +63,175 @@ class FrozenRollout:
         self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
     ) -> Tensor:
         """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
-        model, members = self.model, self.model.config.members
+        model = self.model
         if discount != 1 or terminal_cost is not None:
             raise ValueError("sequence_cost: discount and terminal_cost need a model that goes step by step")
-        *batch, _, horizon, action_dim = actions.shape
+        *batch, _, _, action_dim = actions.shape
         if action_dim != model.action_dim or state.shape != (*batch, model.state_dim):
             raise ValueError(
                 f"sequence_cost: state must be (*B, {model.state_dim}) and actions (*B, N, H, "
                 f"{model.action_dim}), got {tuple(state.shape)} and {tuple(actions.shape)}"
             )
-        start = state.reshape(-1, members, 1, model.member_dim).transpose(0, 1)
-        start = start.expand(-1, -1, actions.shape[-3], -1).flatten(1, 2)
-        by_time = actions.flatten(0, -3).transpose(0, 1)
-        states: Tensor = _Imagined.apply(model, start, by_time)
-        head, x = model.reward_head, states.flatten(1, 2)
-        activate = ACTIVATIONS[head.activation].apply
-        for i, (weight, bias) in enumerate(zip(head.weights, head.biases, strict=True)):
-            if not self.learn_reward:
-                weight, bias = weight.detach(), bias.detach()
-            x = torch.baddbmm(bias.unsqueeze(1), x if i == 0 else activate(x), weight)
-        cost = model.cost(x.squeeze(-1)).unflatten(0, (horizon, -1)).sum(dim=0)
+        head = model.reward_head
+        learned = [p for pair in zip(head.weights, head.biases, strict=True) for p in pair]
+        if not self.learn_reward:
+            learned = [p.detach() for p in learned]
+        start, sequences = state.reshape(-1, model.state_dim), actions.reshape(-1, *actions.shape[-3:])
+        rewards: Tensor = _Imagined.apply(model, self._engine, start, sequences, *learned)
+        cost = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:]).sum(dim=0)
         return cost.reshape(actions.shape[:-2])
 
 
+class StepByStep:
+    """The `Engine` for any model and device."""
+
+    def __init__(self, model: RSSM) -> None:
+        self.model = model
+
+    def refresh(self) -> None:
+        """Nothing to do: it reads the model's own weights."""
+
+    def weights(self) -> Weights:
+        model, gru, X = self.model, self.model.gru, self.model.features
+        # Rows of [h, x, u] that start at multiples of 16 bytes are read faster.
+        spare = -(model.member_dim + model.action_dim) % 4
+        rest = model.action_dim + spare
+        observation, reward = (
+            [(w.detach(), b.detach()) for w, b in zip(head.weights, head.biases, strict=True)]
+            for head in (model.observation_head, model.reward_head)
+        )
+        weight, bias = observation[-1]
+        observation[-1] = F.pad(weight[..., :X], (0, rest)), F.pad(bias[..., :X], (0, rest))
+        weight, bias = reward[0]
+        reward[0] = F.pad(weight, (0, 0, 0, rest)), bias
+        inputs = F.pad(gru.input_weight.detach(), (0, 0, 0, spare))
+        return Weights(gru.hidden_weight.detach(), inputs, gru.bias.detach(), observation, reward)
+
+    def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        model, weights = self.model, self.weights()
+        do = kernels_between_products(state)
+        members, H, P = model.config.members, model.config.hidden, weights.inputs.shape[1]
+        X, S = model.features, model.member_dim
+        by_time = actions.flatten(0, 1).transpose(0, 1)
+        T, R, U = by_time.shape
+        rows = state.new_zeros(members, T + 1, R, H + P)
+        begin = state.view(-1, members, 1, S).transpose(0, 1)
+        rows[:, 0, :, :S] = begin.expand(-1, -1, actions.shape[1], -1).flatten(1, 2)
+        rows[:, :T, :, S : S + U] = by_time
+        gates = state.new_empty(members, R, 4 * H)
+        for t in range(T):
+            here, following = rows[:, t], rows[:, t + 1]
+            prepared = do.prepare(gates, here[..., H:], weights.inputs, weights.gates)
+            h, x = following[..., :H], following[..., H:S]
+            do.advance(gates, prepared, here[..., :H], weights.hidden, weights.gates, out=h)
+            out = _network(h, weights.observation, model.observation_head.activation)[..., :X]
+            x.copy_(here[..., H:S] + out if model.config.residual else out)
+        rewards = _network(rows[:, 1:].flatten(1, 2), weights.reward, model.reward_head.activation)
+        return rows, rewards.view(members, T, R)
+
+
+def _network(x: Tensor, layers: list[tuple[Tensor, Tensor]], activation: str) -> Tensor:
+    for i, (weight, bias) in enumerate(layers):
+        x = torch.baddbmm(bias.unsqueeze(1), ACTIVATIONS[activation].apply(x) if i else x, weight)
+    return x
+
+
 class _Imagined(Function):
-    """[h, x] (M, R, H + X) and actions (T, R, U) → the states [h, x] (M, T, R, H + X) after every action."""
+    """States (E, s), actions (E, N, T, m) and the reward head's parameters → rewards (M, T, E · N)."""
 
     @staticmethod
-    def forward(ctx: Any, model: RSSM, start: Tensor, actions: Tensor) -> Tensor:
-        config, gru, head = model.config, model.gru, model.observation_head
-        do = kernels_between_products(start)
-        (members, rows, S), (T, _, U), H = start.shape, actions.shape, config.hidden
-        weights, biases = _means_only(model)
-        states = start.new_zeros(members, T + 1, rows, S + U + _spare(model))
-        gates = start.new_empty(members, T, rows, 4 * H)
-        befores = [start.new_empty(members, T, rows, w.shape[-1]) for w in weights[:-1]]
-        states[:, 0, :, :S] = start
-        states[:, :T, :, S : S + U] = actions
-        input_weight = _input_weight(model)
-        for t in range(T):
-            here, following = states[:, t], states[:, t + 1]
-            prepared = do.prepare(gates[:, t], here[..., H:], input_weight, gru.bias)
-            h, x = following[..., :H], following[..., H:S]
-            do.advance(gates[:, t], prepared, here[..., :H], gru.hidden_weight, gru.bias, out=h)
-            layer = h
-            for i, before in enumerate(befores):
-                activated = torch.empty_like(before[:, t])
-                do.layer(layer, weights[i], biases[i], head.activation, before[:, t], activated)
-                layer = activated
-            out = torch.baddbmm(biases[-1].unsqueeze(1), layer, weights[-1])
-            if config.residual:
-                torch.add(here[..., H:S], out, out=x)
-            else:
-                x.copy_(out)
-        ctx.model = model
-        ctx.save_for_backward(states, gates, *befores)
-        return states[:, 1:, :, :S]
+    def forward(
+        ctx: Any, model: RSSM, engine: Engine, state: Tensor, actions: Tensor, *learned: Tensor
+    ) -> Tensor:
+        rows, rewards = engine.imagine(state, actions)
+        ctx.model, ctx.weights = model, engine.weights()
+        ctx.save_for_backward(actions, rows)
+        return rewards[..., : actions.shape[0] * actions.shape[1]]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_states: Tensor) -> tuple[Tensor | None, ...]:
-        states, gates, *befores = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        actions, rows = ctx.saved_tensors
         model: RSSM = ctx.model
-        do, gru = kernels_between_products(states), model.gru
-        backward = ACTIVATIONS[model.observation_head.activation].backward
-        _, T, rows, S = grad_states.shape
-        H, X, U = model.config.hidden, model.features, model.action_dim
-        to_hidden, to_inputs = gru.hidden_weight.detach().mT, _input_weight(model).mT
-        weights = [w.mT for w in _means_only(model)[0]]
-        grad_actions = states.new_empty(T, rows, U)
-        grad = torch.empty_like(states[:, 1:])[..., :S].copy_(grad_states)
-        for t in reversed(range(T)):
-            grad_h, grad_x = grad[:, t, :, :H], grad[:, t, :, H:]
-            layer = grad_x
-            for i in reversed(range(len(befores))):
-                before = befores[i][:, t]
-                layer = backward(layer @ weights[i + 1], before, torch.empty_like(before))
-            grad_h.baddbmm_(layer, weights[0])
-            hidden, below_h = states[:, t, :, :H], grad[:, t - 1, :, :H] if t > 0 else None
-            grad_gates = do.slopes(gates[:, t], hidden)
-            do.retreat(grad_gates, gates[:, t], hidden, grad_h, below_h)
-            of_gates = grad_gates.flatten(-2)
-            of_inputs = of_gates[..., H:] @ to_inputs
-            torch.sum(of_inputs[..., X : X + U], dim=0, out=grad_actions[t])
-            if below_h is not None:
-                below_h.baddbmm_(of_gates[..., : 3 * H], to_hidden)
-                below_x = grad[:, t - 1, :, H:]
-                below_x += of_inputs[..., :X]
-                if model.config.residual:
-                    below_x += grad_x
-        return None, None, grad_actions
+        weights: Weights = ctx.weights
+        X, U, n = model.features, model.action_dim, grad.shape[-1]
+        H = weights.hidden.shape[1]
+        grad = F.pad(grad, (0, rows.shape[2] - n))
+        # Half precision has a narrow range: every trajectory's gradient is brought to its middle.
+        size = grad.abs().amax(dim=(0, 1)).clamp_min(torch.finfo(grad.dtype).tiny)
+        to_rows, to_head = _through_rewards(model, weights, rows, grad / size, size, ctx.needs_input_grad[4:])
+        by_row = _through_steps(model, weights, rows, to_rows)[..., H + X : H + X + U]
+        by_time = by_row.sum(dim=0, dtype=grad.dtype) * size.unsqueeze(-1)
+        return None, None, None, by_time[:, :n].transpose(0, 1).reshape(actions.shape), *to_head
 
 
-def _spare(model: RSSM) -> int:
-    """Columns of zeros that let rows of [h, x, u] start at multiples of 16 bytes: they are read faster."""
-    return -(model.member_dim + model.action_dim) % 4
+def _through_rewards(
+    model: RSSM, weights: Weights, rows: Tensor, grad: Tensor, size: Tensor, wanted: tuple[bool, ...]
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Gradients of the rows (M, T + 1, R, H + P), and of the reward head's parameters where wanted.
+
+    Those of the rewards, ``grad`` (M, T, R), are divided by ``size`` (R,); so are those of the rows.
+    """
+    activation = model.reward_head.activation
+    layers = [rows[:, 1:].flatten(1, 2)]
+    befores = _befores(layers, weights.reward, activation)
+    layer = grad.flatten(1).unsqueeze(-1).to(rows.dtype)
+    to_head: list[Tensor | None] = []
+    for i in reversed(range(len(weights.reward))):
+        if any(wanted):
+            true = layer.to(size.dtype) * size.repeat(grad.shape[1]).unsqueeze(-1)
+            of_weight = weight_gradient(layers[i].to(size.dtype), true)
+            to_head[:0] = [*_unpadded(model, i, of_weight, true.sum(dim=1), weights.hidden.shape[1])]
+        layer = layer @ weights.reward[i][0].mT
+        if i:
+            layer = ACTIVATIONS[activation].backward(layer, befores[i - 1], torch.empty_like(layer))
+    to_rows = torch.cat([torch.zeros_like(rows[:, :1]), layer.view_as(rows[:, 1:])], dim=1)
+    return to_rows, to_head or [None] * len(wanted)
 
 
-def _input_weight(model: RSSM) -> Tensor:
-    return F.pad(model.gru.input_weight.detach(), (0, 0, 0, _spare(model)))
+def _unpadded(model: RSSM, i: int, weight: Tensor, bias: Tensor, H: int) -> tuple[Tensor, Tensor]:
+    """The gradients of weight and bias i of the reward head, in the shapes of the model's own."""
+    shape = model.reward_head.weights[i].shape
+    if i == 0:
+        weight = torch.cat([weight[:, : model.config.hidden], weight[:, H : H + model.features]], dim=1)
+    return weight[:, : shape[1], : shape[2]], bias[:, : shape[2]]
 
 
-def _means_only(model: RSSM) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights and biases of the observation head, without the outputs that are standard deviations."""
-    head, X = model.observation_head, model.features
-    weights, biases = [w.detach() for w in head.weights], [b.detach() for b in head.biases]
-    return [*weights[:-1], weights[-1][..., :X]], [*biases[:-1], biases[-1][..., :X]]
+def _through_steps(model: RSSM, weights: Weights, rows: Tensor, grad: Tensor) -> Tensor:
+    """Adds to the gradients of the rows (M, T + 1, R, H + P) what comes to them from later ones; [:, :T]."""
+    do = kernels_between_products(rows)
+    (members, later, R, _), (H, X) = rows.shape, (weights.hidden.shape[1], model.features)
+    T, activation = later - 1, model.observation_head.activation
+    before, after = rows[:, :T].flatten(1, 2), rows[:, 1:].flatten(1, 2)[..., :H]
+    gates = rows.new_empty(members, T * R, 4 * H)
+    prepared = do.prepare(gates, before[..., H:], weights.inputs, weights.gates)
+    do.advance(gates, prepared, before[..., :H], weights.hidden, weights.gates, out=torch.empty_like(after))
+    gates, grad_gates = gates.unflatten(1, (T, R)), do.slopes(gates, before[..., :H]).unflatten(1, (T, R))
+    befores = [b.unflatten(1, (T, R)) for b in _befores([after], weights.observation, activation)]
+    # All of [h, x, u] gets its gradient from all gates in one product: h feeds the first three of them.
+    to_rows = rows.new_zeros(members, 4 * H, rows.shape[-1])
+    to_rows[:, : 3 * H, :H] = weights.hidden.mT
+    to_rows[:, H:, H:] = weights.inputs.mT
+    for t in reversed(range(T)):
+        above, below = grad[:, t + 1], grad[:, t]
+        layer = above[..., H:]
+        for i in reversed(range(len(befores))):
+            layer = layer @ weights.observation[i + 1][0].mT
+            layer = ACTIVATIONS[activation].backward(layer, befores[i][:, t], torch.empty_like(layer))
+        above[..., :H].baddbmm_(layer, weights.observation[0][0].mT)
+        do.retreat(grad_gates[:, t], gates[:, t], rows[:, t, :, :H], above[..., :H], below[..., :H])
+        below.baddbmm_(grad_gates[:, t].flatten(-2), to_rows)
+        if model.config.residual:
+            below[..., H : H + X] += above[..., H : H + X]
+    return grad[:, :T]
+
+
+def _befores(layers: list[Tensor], network: list[tuple[Tensor, Tensor]], activation: str) -> list[Tensor]:
+    """Pre-activations of all layers but the last; what they become is appended to ``layers``, the input."""
+    do, befores = kernels_between_products(layers[0]), []
+    for weight, bias in network[:-1]:
+        before, after = layers[0].new_empty(2, *layers[0].shape[:2], weight.shape[-1])
+        do.layer(layers[-1], weight, bias, activation, before, after)
+        layers.append(after)
+        befores.append(before)
+    return befores

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dcem.capture import capture
+from dcem.models.engine import Weights
 from dcem.models.rssm import RSSM
 from dcem.models.rssm_kernels import cost_kernel, reward_kernel, rollout_kernel, team_rollout_kernel
 
@@ -55,14 +56,22 @@ class FusedRollout:
                 f"units, width {config.width}, {inputs} features and actions"
             )
         self.model, self.action_dim = model, model.action_dim
-        self._pad = 32 if inputs <= 32 else 64  # columns of [x, u], and of the observation head's outputs
+        H, W = _round_up(config.hidden), _round_up(config.width)
+        self._sizes: dict[str, Any] = {
+            "H": H, "W": W, "ACTIVATION": config.activation,
+            "ALL_H": triton.next_power_of_2(max(H, 16)), "ALL_W": triton.next_power_of_2(max(W, 16)),
+            "PAD": 32 if inputs <= 32 else 64,  # columns of [x, u], and of the observation head's outputs
+        }  # fmt: skip
         self._rollout_weights, self._reward_weights = self._pack()
         self._held = self._rollout_weights + self._reward_weights
         self._take = capture(self._take_anew, changes=self._held)
 
     def refresh(self) -> None:
         """Take the weights anew from the model."""
-        self._take()
+        if torch.cuda.is_current_stream_capturing():
+            self._take_anew()
+        else:
+            self._take()
 
     @torch.no_grad()
     def _take_anew(self) -> None:
@@ -78,7 +87,7 @@ class FusedRollout:
         self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
     ) -> Tensor:
         """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
-        config, model = self.model.config, self.model
+        model = self.model
         if discount != 1 or terminal_cost is not None:
             raise ValueError("sequence_cost: discount and terminal_cost need a model that goes step by step")
         *batch, n_samples, horizon, action_dim = actions.shape
@@ -87,18 +96,51 @@ class FusedRollout:
                 f"sequence_cost: state must be (*B, {model.state_dim}) and actions (*B, N, H, "
                 f"{model.action_dim}), got {tuple(state.shape)} and {tuple(actions.shape)}"
             )
+        roll = _shape(actions[..., 0, 0].numel() * model.config.members, self._sizes["PAD"])
+        _, rewards = self._imagine(state, actions, roll)
+        cost = torch.empty(*batch, n_samples, device=state.device)
+        with torch.cuda.device(state.device):
+            cost_kernel[(triton.cdiv(cost.numel(), 128),)](
+                rewards, cost, cost.numel(), rewards.shape[-1], horizon, model.config.pessimism,
+                M=model.config.members, TILE=128,
+            )  # fmt: skip
+        return cost
+
+    @torch.no_grad()
+    def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """See `dcem.models.imagine.Engine`."""
+        # No teams: gradients are for training, which goes on beside other work. The programs of a team wait
+        # for each other, and two half-started kernels could wait forever.
+        rows = actions[..., 0, 0].numel() * self.model.config.members
+        trace, rewards = self._imagine(state, actions, _shape_without_teams(rows, self._sizes["PAD"]))
+        hidden, X, H = self.model.config.hidden, self.model.features, self._sizes["H"]
+        E, N, T, U = actions.shape
+        begin = state.view(E, -1, 1, hidden + X).transpose(0, 1).expand(-1, -1, N, -1).flatten(1, 2)
+        trace[:, 0] = 0
+        trace[:, 0, : E * N, :hidden] = begin[..., :hidden]
+        trace[:, 0, : E * N, H : H + X] = begin[..., hidden:]
+        trace[:, :T, : E * N, H + X : H + X + U] = actions.flatten(0, 1).transpose(0, 1)
+        return trace, rewards
+
+    def weights(self) -> Weights:
+        """See `dcem.models.imagine.Engine`."""
+        hidden, inputs, gates, *observation = self._rollout_weights
+        of_h, of_x, *reward = self._reward_weights
+        reward = [torch.cat([of_h, of_x], dim=1), *reward]
+        reward[4] = reward[4].unsqueeze(-1).to(of_h.dtype)
+        return Weights(hidden, inputs, gates, _pairs(observation), _pairs(reward))
+
+    def _imagine(self, state: Tensor, actions: Tensor, roll: Shape) -> tuple[Tensor, Tensor]:
+        """The trace (M, T + 1, R, H + PAD) of actions (*B, N, T, m), and its rewards (M, T, R)."""
+        config, model, sizes, device = self.model.config, self.model, self._sizes, state.device
+        n_samples, horizon, action_dim = actions.shape[-3:]
         members, rows = config.members, actions.numel() // (horizon * action_dim)
-        H, W, PAD, device = _round_up(config.hidden), _round_up(config.width), self._pad, state.device
-        sizes = {
-            "H": H, "W": W, "PAD": PAD, "ACTIVATION": config.activation,
-            "ALL_H": triton.next_power_of_2(max(H, 16)), "ALL_W": triton.next_power_of_2(max(W, 16)),
-        }  # fmt: skip
-        roll, head = _shape(rows * members, PAD), _reward_shape(rows * members * horizon, PAD)
+        H, W, PAD = sizes["H"], sizes["W"], sizes["PAD"]
+        head = _reward_shape(rows * members * horizon, PAD)
         tiles = triton.cdiv(rows, roll.tile)
         slot_rows = tiles * roll.tile
         trace = torch.empty(members, horizon + 1, slot_rows, H + PAD, dtype=torch.float16, device=device)
         rewards = torch.empty(members, horizon, slot_rows, device=device)
-        cost = torch.empty(*batch, n_samples, device=device)
         with torch.cuda.device(device):
             kernel, programs, shared, how = self._rollout(roll, members * tiles, max(H, W), device)
             kernel[programs * tiles, members](
@@ -112,10 +154,7 @@ class FusedRollout:
                 trace, rewards, *self._reward_weights, horizon * slot_rows, slot_rows,
                 TILE=head.tile, BLOCK=head.block, num_warps=head.warps, num_stages=head.stages, **sizes,
             )  # fmt: skip
-            cost_kernel[(triton.cdiv(rows, 128),)](
-                rewards, cost, rows, slot_rows, horizon, config.pessimism, M=members, TILE=128
-            )
-        return cost
+        return trace, rewards
 
     def _rollout(
         self, shape: Shape, tiles: int, widest: int, device: torch.device
@@ -132,7 +171,7 @@ class FusedRollout:
     def _pack(self) -> tuple[list[Tensor], list[Tensor]]:
         """The kernels' weights, zero where sizes are rounded up: matrices in float16, biases in float32."""
         model, config = self.model, self.model.config
-        H, X, PAD = config.hidden, model.features, self._pad
+        H, X, PAD = config.hidden, model.features, self._sizes["PAD"]
         gru, obs, rew = model.gru, model.observation_head, model.reward_head
         up_h, up_w, up_x = _round_up(H) - H, _round_up(config.width) - config.width, PAD - X
 
@@ -160,6 +199,10 @@ class FusedRollout:
         return rollout, reward
 
 
+def _pairs(layers: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(layers[::2], layers[1::2], strict=True))
+
+
 def _round_up(n: int) -> int:
     """To a multiple of 8: rows of half-precision matrices then start at multiples of 16 bytes."""
     return triton.cdiv(n, 8) * 8
@@ -170,6 +213,10 @@ def _shape(rows: int, pad: int) -> Shape:
     """As many trajectories a program as keep all multiprocessors busy, and as many weights ahead as fit."""
     if rows <= TEAM_ROWS and pad == 32:
         return Shape(16 if rows <= 16 * PROCESSORS // 4 else 32, 64, 0, 8, 2, team=True)
+    return _shape_without_teams(rows, pad)
+
+
+def _shape_without_teams(rows: int, pad: int) -> Shape:
     if rows <= 16 * PROCESSORS:
         shape = Shape(16, 32, 64, 4, 3)
     elif rows <= 32 * PROCESSORS:

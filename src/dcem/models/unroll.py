@@ -171,10 +171,10 @@ def _gru_gradients(hidden: Tensor, inputs: Tensor, grad_gates: Tensor) -> tuple[
     """Of hidden_weight, input_weight and bias, from rows (M, R, H), (M, R, X + U) and (M, R, 4H)."""
     H = hidden.shape[-1]
     of_hidden, of_inputs = grad_gates[..., : 3 * H], grad_gates[..., H:]
-    return _weight_gradient(hidden, of_hidden), _weight_gradient(inputs, of_inputs), grad_gates.sum(dim=1)
+    return weight_gradient(hidden, of_hidden), weight_gradient(inputs, of_inputs), grad_gates.sum(dim=1)
 
 
-def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o)."""
     if not x.is_cuda:
         return x.mT @ grad
@@ -209,7 +209,7 @@ class Head(Function):
         backward = ACTIVATIONS[ctx.activation].backward
         gradients: list[Tensor] = []
         for i in reversed(range(n)):
-            gradients[:0] = [_weight_gradient(layers[i], grad), grad.sum(dim=1)]
+            gradients[:0] = [weight_gradient(layers[i], grad), grad.sum(dim=1)]
             grad = grad @ weights[i].mT
             if i > 0:
                 grad = backward(grad, befores[i - 1], torch.empty_like(grad))
@@ -329,7 +329,7 @@ class OpenLoop(Function):
         layers = [states[..., :H], *(after for _, after in inner)]
         grad_parameters: list[Tensor] = []
         for layer, grad_layer in zip(layers, [*grad_inner, grad_heads], strict=True):
-            grad_parameters += [_weight_gradient(layer, grad_layer), grad_layer.sum(dim=1)]
+            grad_parameters += [weight_gradient(layer, grad_layer), grad_layer.sum(dim=1)]
         return None, grad[:, spans[0], :H], None, None, None, *grad_gru, *grad_parameters
 
 
