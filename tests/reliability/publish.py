@@ -32,7 +32,9 @@ def write_csv(name: str, outcome: Outcome) -> Path:
         "notes": outcome.notes,
         "first_failures": "; ".join(outcome.failures[:3]),
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{where['cpu']}, {where['cores']} cores, {where['system']}",
+        "machine": ", ".join(
+            str(x) for x in (where["cpu"], f"{where['cores']} cores", where["gpu"], where["system"]) if x
+        ),
         "versions": ", ".join(f"{package} {version}" for package, version in found.items()),
     }
     text = io.StringIO()
