@@ -317,4 +317,6 @@ def test_an_update_can_be_captured(model, fast):
 
 def loss_and_gradients_on_device(model, data, fast):
     loss, metrics = multistep_loss(model, *data, fast=fast)
-    return loss, metrics, torch.autograd.grad(loss, list(model.parameters()))
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    # A graph that lives on ties the parameters to the stream it was made on, and no other can be captured.
+    return loss.detach(), metrics, gradients
