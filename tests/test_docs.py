@@ -151,7 +151,7 @@ def test_commands_are_ones_that_the_command_line_takes(page):
 
 def test_a_wrong_command_would_be_found():
     assert len(commands(ROOT / "docs" / "dmc.md")) > 20
-    for wrong in ("dcem train planet tsk=x", "dcem train embed preset=best", "dcem eval x --episode 3"):
+    for wrong in ("dcem train planet tsk=x", "dcem train embed preset=bset", "dcem eval x --episode 3"):
         with pytest.raises((AssertionError, SystemExit)):
             check(wrong)
 

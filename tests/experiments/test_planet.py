@@ -22,6 +22,7 @@ from dcem.agents import Controller, PlannerConfig
 from dcem.commands import exits
 from dcem.experiments import evaluate, planet
 from dcem.experiments.film import CannotDrawError, film
+from dcem.experiments.source import load_source
 from dcem.models import RSSM, RSSMConfig
 from dcem.runs import load_checkpoint, read_records
 from dcem.runs.progress import Progress
@@ -103,6 +104,50 @@ def _weights(folder: Path) -> list[torch.Tensor]:
 def test_a_time_limit_stops_in_good_order(tmp_path: Path) -> None:
     assert train(tmp_path, "time_limit=0.01") == exits.INTERRUPTED
     assert load_checkpoint(tmp_path).step >= 1
+
+
+def test_the_best_weights_are_kept_beside_the_last(trained: Path) -> None:
+    objects = load_checkpoint(trained).tree["objects"]
+    scores = [r["eval/mean"] for r in read_records(trained / "log.jsonl") if "eval/mean" in r]
+    assert objects["trained"]["score"] == max(scores)
+    last = planet.weights(load_checkpoint(trained).tree)
+    kept = objects["trained"]["best" if scores[-1] == max(scores) else "last"]["model"]
+    assert all(torch.equal(kept[name], x) for name, x in last.items())
+
+
+def test_a_run_goes_on_from_another(trained: Path, tmp_path: Path) -> None:
+    assert train(tmp_path / "on", f"from={trained}", "lr=1e-9", "seed=1", "env_steps=300") == exits.DONE
+    records = read_records(tmp_path / "on" / "log.jsonl")
+    assert records[-1]["updates"] == 150  # there is data from the first step on
+    before, after = (load_source(folder).model.state_dict() for folder in (trained, tmp_path / "on"))
+    assert all(torch.allclose(after[name], x, atol=1e-4) for name, x in before.items())
+
+
+def test_a_run_goes_on_from_weights_alone(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate.ship(trained, "pendulum", tmp_path)
+    load = evaluate.pretrained.load
+    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    assert train(tmp_path / "on", "from=pendulum", "env_steps=600") == exits.DONE
+    assert read_records(tmp_path / "on" / "log.jsonl")[-1]["updates"] == 100  # seed episodes came first
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["task=cheetah-run"], "task must be Pendulum-v1"),
+        (["model.hidden=8"], "model must be RSSMConfig(hidden=16"),
+        (["n_envs=3"], "n_envs must be 2"),
+        (["from=nothing"], "nothing"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_it_starts(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture, words: list[str], message: str
+) -> None:
+    assert train(tmp_path / "on", f"from={trained}", *words) == exits.USAGE
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "on").exists()
 
 
 def test_presets_are_what_they_say() -> None:

@@ -10,6 +10,7 @@ import torch
 from dcem import experiments
 from dcem.runs import load_checkpoint
 from dcem.runs.tree import encode
+from reliability import repeats
 from reliability.outcome import Outcome
 from reliability.training import tiny, train
 
@@ -20,7 +21,7 @@ def measure(count: int, folder: Path) -> Outcome:
     for name in list(experiments.EXPERIMENTS)[:count]:
         try:
             config = tiny(name)
-            if hasattr(config, "source"):  # it starts from another run, whose drift would be its own
+            if name in repeats.SOURCES:  # it starts from another run, whose drift would be its own
                 continue
             if hasattr(config, "device"):
                 config = tiny(name, device="cuda")

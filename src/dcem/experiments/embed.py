@@ -98,7 +98,13 @@ PRESETS: dict[str, dict[str, object]] = {
         "eval_episodes": 2,
         "log_every": 25,
         "device": "cpu",
-    }
+    },
+    # A sharper top-k, whose search does more of the work, and fewer iterations; calmer weights.
+    "best": {
+        "planner": PlannerConfig(samples=100, elites=10, iterations=5, tau=0.2, dtype="float16"),
+        "decoder": DecoderConfig(average=0.999),
+        "updates_per_step": 0.5,
+    },
 }
 
 

@@ -17,11 +17,17 @@ from dcem.agents.controller import flat_size
 from dcem.envs.dmc import ControlEnv, make_env
 from dcem.envs.vector import ParallelEnv
 from dcem.experiments.online import Clock, choose_device, evaluate, every, summary
-from dcem.models import RSSMConfig
-from dcem.runs import Run, require
+from dcem.experiments.snapshots import Snapshots
+from dcem.experiments.source import Pieces, load_source
+from dcem.models import RSSM, RSSMConfig
+from dcem.pretrained import PretrainedError
+from dcem.runs import CheckpointError, Run, RunError, require
 
 ANGLES = {"cheetah-run": (1,)}
 """Observations that are angles which turn around and around: cheetah's pitch."""
+
+_NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pessimism")
+"""What may change about a model while its weights stay."""
 
 EVALUATION_SEED = 1_000_000
 """Seeds of evaluation episodes count from here, apart from those of training."""
@@ -35,12 +41,14 @@ class Config(PlanetConfig):
         seed: of everything.
         task: a task of the control suite or a Gymnasium id.
         action_repeat: environment steps an action is held for; null for the task's own.
+        source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
+            has one (else seed episodes that its model plans); `from=` on the command line.
         env_steps: environment steps of training, over all environments and with the repeated ones.
         n_envs: environments stepped and planned for at once.
         n_workers: processes they run in; 0 for this one.
         wrap_angles: give the model sine and cosine of the observations that are angles.
         evaluation: the planner that is evaluated.
-        eval_every: environment steps between evaluations; the last one is at the end.
+        eval_every: environment steps between evaluations, whose best weights are kept.
         eval_episodes: episodes of an evaluation, all at once.
         log_every: agent steps between log entries.
         save_every: seconds between checkpoints.
@@ -50,6 +58,7 @@ class Config(PlanetConfig):
     seed: int = 0
     task: str = "cheetah-run"
     action_repeat: int | None = None
+    source: str = ""
     env_steps: int = 2_000_000
     n_envs: int = 16
     n_workers: int = 16
@@ -128,7 +137,12 @@ PRESETS: dict[str, dict[str, object]] = {
 
 
 def check(config: Config) -> None:
-    """The task must exist, with the angles that the model is to see."""
+    """The task must exist, with the angles that the model is to see, and what it goes on from must fit."""
+    if config.source:
+        try:
+            _beginning(config)
+        except (PretrainedError, CheckpointError, RunError) as error:
+            raise ValueError(str(error)) from error
     with closing(environment(config)()) as env:
         size = flat_size(env.observation_space)
     angles = config.agent.model.angles
@@ -151,18 +165,42 @@ def run(config: Config, run: Run) -> None:
             ParallelEnv(make, config.eval_episodes, min(config.n_workers, config.eval_episodes))
         ) as tests,
     ):
-        agent = Planet(envs, config.agent, config.seed, device)
+        agent = Planet(envs, config.agent, config.seed, device, **_beginning(config))
         controller = Controller(agent.model, config.evaluation)
+        pieces = Pieces(config.task, config.action_repeat, config.agent.model, config.evaluation)
+        trained = Snapshots(pieces, agent.model)
         clock = Clock(run.step)
-        for step in run.steps(n_steps, {"agent": agent}, save_every=config.save_every):
+        state: dict[str, Any] = {"agent": agent, "trained": trained}
+        for step in run.steps(n_steps, state, save_every=config.save_every):
             agent.step()
             done = step + 1
             if done % config.log_every == 0 or done in evaluations:
                 figures = {"env_steps": done * at_once, **summary(agent, clock.lap(done) * at_once)}
                 if done in evaluations:
                     figures |= evaluate(controller, tests, EVALUATION_SEED)
+                    trained.keep_if_best(figures["eval/mean"])
+                    figures["eval/best"] = trained.score
                 run.log(step, **figures)
                 clock.lap(done)
+
+
+def _beginning(config: Config) -> dict[str, Any]:
+    """What the agent begins with: nothing, or the model and the data of another run."""
+    if not config.source:
+        return {}
+    source = load_source(config.source)
+    require(source.task == config.task, "task", config.task, f"{source.task}, as in {config.source}")
+    theirs, ours = source.model, config.agent.model
+    free = {name: getattr(ours, name) for name in _NOT_OF_THE_NETWORK}
+    same = replace(source.pieces.model, **free) == ours
+    require(same, "model", ours, f"{source.pieces.model}, as in {config.source}")
+    model = RSSM(theirs.obs_dim, theirs.action_dim, ours)
+    model.load_state_dict(theirs.state_dict())
+    if source.replay is None:
+        return {"model": model, "seed_planner": config.planner}
+    n_envs = len(source.replay["rewards"])
+    require(config.n_envs == n_envs, "n_envs", config.n_envs, f"{n_envs}, as in {config.source}")
+    return {"model": model, "replay": source.replay}
 
 
 def environment(config: Config) -> Callable[..., ControlEnv]:

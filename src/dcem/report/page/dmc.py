@@ -38,7 +38,7 @@ from dcem.report.page.tables import (
 
 TRAIN, EMBED, FINETUNE, EVALUATE = (
     "dcem train planet task=cheetah-run preset=best",
-    "dcem train embed from=RUN",
+    "dcem train embed from=RUN preset=best",
     "dcem train ppo from=RUN",
     "dcem eval RUN --episodes 100",
 )
