@@ -182,6 +182,25 @@ def test_without_its_replay_a_run_begins_with_seed_episodes(
     assert replay["written"].tolist() == [221, 221]
 
 
+@pytest.mark.parametrize("replay", [True, False])
+def test_a_decoder_goes_on_learning(trained: Path, tmp_path: Path, replay: bool) -> None:
+    words = ["keep_decoder=true", f"keep_replay={replay}", "seed=1", "decoder.lr=1e-9", "lr=1e-9"]
+    steps = ["env_steps=440", "eval_every=440"]  # of which 400 are seed episodes where no replay is kept
+    assert train(trained, tmp_path, *words, *steps) == exits.DONE
+    before, after = weights(trained, "best"), weights(tmp_path)
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(before, after, strict=True))
+    assert read_records(tmp_path / "log.jsonl")[-1]["decoder/updates"] == (220 if replay else 20)
+
+
+def test_a_decoder_that_is_not_there_or_another_is_refused(
+    phase1: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert train(phase1, tmp_path, "keep_decoder=true") == exits.USAGE
+    assert "has no decoder" in capsys.readouterr().err
+    assert train(trained, tmp_path, "keep_decoder=true", "decoder.latent_dim=3") == exits.USAGE
+    assert "the decoder's latent_dim must be what it is in" in capsys.readouterr().err
+
+
 def test_the_best_weights_are_those_of_the_highest_score() -> None:
     model = RSSM(2, 1, RSSMConfig(hidden=4, width=4))
     trained = Snapshots(Pieces("task", None, model.config, PlannerConfig()), model)

@@ -135,6 +135,8 @@ class Planet:
         replay: the state of a replay buffer to begin with, in place of the seed episodes.
         decoder: what decoder to plan with, and how it learns; None to plan over action sequences.
         seed_planner: how it plans in the seed episodes, over action sequences; None for random actions.
+        first_decoder: a decoder to go on learning, as ``decoder`` describes it; it plans the seed episodes,
+            too. None for a new one.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class Planet:
         replay: dict[str, Tensor] | None = None,
         decoder: DecoderConfig | None = None,
         seed_planner: PlannerConfig | None = None,
+        first_decoder: Decoder | None = None,
     ) -> None:
         self.config, self.device = config, torch.device(device)
         obs_size, action_size = flat_size(envs.single_observation_space), flat_size(envs.single_action_space)
@@ -173,8 +176,9 @@ class Planet:
         self.decoder_learner: DecoderLearner | None = None
         if decoder is not None:
             self._generators["decode"] = Generator(device).manual_seed(seeds["decode"])
+            first = first_decoder or decoder.decoder(model, config.planner.horizon, seeds["decoder"])
             self.decoder_learner = DecoderLearner(
-                decoder.decoder(model, config.planner.horizon, seeds["decoder"]).to(device),
+                first.to(device),
                 self.learner.average,
                 self.replay,
                 decoder,
@@ -182,7 +186,7 @@ class Planet:
                 self._generators["decode"],
             )
         self._planner = Planner(self.learner.average, config.planner, self.decoder, self._generators["plan"])
-        self._seed_planner: Planner | None = None
+        self._seed_planner = self._planner if first_decoder is not None else None
         if seed_planner is not None:
             self._seed_planner = Planner(self.learner.average, seed_planner, None, self._generators["plan"])
         noise = torch.full((envs.num_envs,), config.noise, device=device)

@@ -11,12 +11,14 @@ from torch import Generator
 
 from dcem import pretrained
 from dcem.agents import Controller, DecoderConfig, Offline, OnlineConfig, Planet, PlanetConfig, PlannerConfig
+from dcem.control import Decoder
 from dcem.envs.vector import ParallelEnv
 from dcem.experiments.online import SELECTION_SEED, Clock, choose_device, evaluate, every, summary
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, Source, is_run, load_source
 from dcem.models import RSSM
-from dcem.runs import Run, require
+from dcem.pretrained import PretrainedError
+from dcem.runs import CheckpointError, Run, RunError, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class Config(OnlineConfig):
         seed: of everything.
         source: a run folder or the name of weights that ship; `from=` on the command line.
         keep_model: start with its model, instead of a new one of the same kind.
+        keep_decoder: start with its decoder, where it is a run of this phase, and let that one control the
+            seed episodes, if there are any.
         keep_replay: start with its replay buffer, instead of seed episodes, which its own planner controls
             where the model is kept.
         offline: learn the decoder on its replay buffer alone, without an environment (Algorithm 2), in as
@@ -47,6 +51,7 @@ class Config(OnlineConfig):
     seed: int = 0
     source: str = ""
     keep_model: bool = True
+    keep_decoder: bool = False
     keep_replay: bool = True
     offline: bool = False
     planner: PlannerConfig = field(
@@ -76,6 +81,7 @@ class Config(OnlineConfig):
         require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
         lenient = self.pessimism is None or self.pessimism >= 0
         require(lenient, "pessimism", self.pessimism, "null or not negative")
+        require(not (self.offline and self.keep_decoder), "keep_decoder", True, "false with offline=true")
         for name in ("keep_model", "keep_replay"):
             require(not self.offline or getattr(self, name), name, False, "true with offline=true")
         require(self.planner.tau > 0 or self.decoder.backward == "detach", "planner.tau", self.planner.tau,
@@ -112,6 +118,11 @@ def check(config: Config) -> None:
     """ValueError unless there is a source that this config can start from."""
     if not config.source:
         raise ValueError("from must be a run folder or the name of weights that ship, got nothing")
+    if config.keep_decoder:
+        try:
+            first_decoder(load_source(config.source), config)
+        except (PretrainedError, CheckpointError, RunError) as error:
+            raise ValueError(str(error)) from error
     if is_run(config.source):
         return
     known = pretrained.available()
@@ -183,6 +194,20 @@ def first_model(source: Source, config: Config) -> RSSM:
     return model
 
 
+def first_decoder(source: Source, config: Config) -> Decoder | None:
+    """The decoder to begin with, if it is not a new one."""
+    if not config.keep_decoder:
+        return None
+    theirs = source.decoder
+    if theirs is None:
+        raise ValueError(f"keep_decoder must be false: {config.source} has no decoder")
+    ours = config.decoder.decoder(source.model, config.planner.horizon, config.seed)
+    for name, value in ours.settings.items():
+        allowed = f"what it is in {config.source}, {theirs.settings[name]}"
+        require(value == theirs.settings[name], f"the decoder's {name}", value, allowed)
+    return theirs
+
+
 def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, device: torch.device) -> Planet:
     learning = {f.name: getattr(config, f.name) for f in fields(OnlineConfig)}
     agent = PlanetConfig(model=model.config, **learning)
@@ -192,7 +217,10 @@ def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, devi
         n_envs = len(replay["rewards"])
         require(config.n_envs == n_envs, "n_envs", config.n_envs, f"{n_envs}, as in the replay that is kept")
     seed_planner = source.config.planner if config.keep_model and source.decoder is None else None
-    return Planet(envs, agent, config.seed, device, model, replay, config.decoder, seed_planner)
+    return Planet(
+        envs, agent, config.seed, device, model, replay,
+        config.decoder, seed_planner, first_decoder(source, config),
+    )  # fmt: skip
 
 
 def _offline(config: Config, source: Source, model: RSSM, device: torch.device) -> Offline:

@@ -179,6 +179,29 @@ def _gpu_targets(root: Path) -> Rows:
     return read_rows(path) if path.exists() else []
 
 
+def _differentiation(root: Path) -> Rows:
+    """Time and memory of the gradient of plans."""
+    return [
+        {
+            "plans over": "latent space" if row["space"] == "latent" else "action sequences",
+            "trained": row["parts"].replace("+", ", "),
+            "backward": f"`{row['backward']}`",
+            "model in": row["dtype"],
+            "time": _unit(row["ms"], "ms"),
+            "memory": _unit(row["MB"], "MB"),
+            "device": row["device"],
+        }
+        for row in read_rows(root / "benchmarks" / "gpu" / "results" / "differentiation.csv")
+    ]
+
+
+def _unit(value: str, unit: str) -> str:
+    try:
+        return f"{float(value):,.0f} {unit}"
+    except ValueError:
+        return value  # it ran out of memory
+
+
 def _error(row: dict[str, str]) -> str:
     return f"{float(row['relative error']):.2f}" if row["relative error"] else "no gradient of x̂"
 
@@ -199,6 +222,7 @@ TABLES: dict[str, Callable[[Path], Rows]] = {
     "closed-loop": _closed_loop,
     "backward": _backward,
     "gpu-targets": _gpu_targets,
+    "differentiation": _differentiation,
 }
 
 
