@@ -36,8 +36,10 @@ def cases(spaces: list[str], tiny: bool) -> Iterator[tuple[dict[str, Any], Polic
         planner = replace(source.planner, tau=1.0)
         if tiny:
             planner = replace(planner, samples=20, elites=4, iterations=2)
-        ways = [(mode, parts, "float16") for mode in MODES if mode != "detach"]
-        ways += [("unroll", parts, "float32"), ("unroll", (*parts, "transition"), "float32")]
+        dtypes = ("float16", "float32") if torch.cuda.is_available() else ("float32",)
+        ways = [(mode, parts, dtypes[0]) for mode in MODES if mode != "detach"]
+        ways += [("unroll", parts, dtype) for dtype in dtypes[1:]]
+        ways += [("unroll", (*parts, "transition"), "float32")]
         for mode, trained, dtype in ways:
             what = {"space": space, "backward": mode, "parts": "+".join(trained), "dtype": dtype}
             how = replace(planner, dtype=dtype)
@@ -45,8 +47,8 @@ def cases(spaces: list[str], tiny: bool) -> Iterator[tuple[dict[str, Any], Polic
             yield what, policy
 
 
-def measure(policy: Policy, device: torch.device, states: int) -> dict[str, float]:
-    """Milliseconds of a pass, and megabytes at its height."""
+def measure(policy: Policy, device: torch.device, states: int) -> dict[str, Any]:
+    """Milliseconds of a pass, and on a CUDA device megabytes at its height."""
     observed = policy.model.initial(torch.randn(states, policy.model.obs_dim, device=device))
     noise = torch.randn(states, *policy.noise_shape, device=device)
     wanted = [p for p in policy.parameters() if p.requires_grad]
@@ -55,7 +57,7 @@ def measure(policy: Policy, device: torch.device, states: int) -> dict[str, floa
         torch.autograd.grad(policy(observed, noise).square().sum(), wanted)
 
     if device.type != "cuda":
-        return {"ms": _median(go, lambda: None), "MB": float("nan")}
+        return {"ms": _median(go, lambda: None), "MB": ""}
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -16,6 +16,7 @@ import torch
 
 from dcem import cli
 from dcem.agents import PlannerConfig
+from dcem.agents.collect import Collector
 from dcem.commands import exits
 from dcem.experiments import embed, evaluate
 from dcem.experiments.snapshots import Snapshots
@@ -183,13 +184,19 @@ def test_without_its_replay_a_run_begins_with_seed_episodes(
 
 
 @pytest.mark.parametrize("replay", [True, False])
-def test_a_decoder_goes_on_learning(trained: Path, tmp_path: Path, replay: bool) -> None:
+def test_a_decoder_goes_on_learning(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay: bool
+) -> None:
+    plans = []
+    act = Collector.act
+    monkeypatch.setattr(Collector, "act", lambda self, plan: plans.append(plan) or act(self, plan))
     words = ["keep_decoder=true", f"keep_replay={replay}", "seed=1", "decoder.lr=1e-9", "lr=1e-9"]
     steps = ["env_steps=440", "eval_every=440"]  # of which 400 are seed episodes where no replay is kept
     assert train(trained, tmp_path, *words, *steps) == exits.DONE
     before, after = weights(trained, "best"), weights(tmp_path)
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(before, after, strict=True))
     assert read_records(tmp_path / "log.jsonl")[-1]["decoder/updates"] == (220 if replay else 20)
+    assert plans[0] is plans[-1] is not None  # it controls the seed episodes, too
 
 
 def test_a_decoder_that_is_not_there_or_another_is_refused(
@@ -219,7 +226,12 @@ def test_the_best_weights_are_those_of_the_highest_score() -> None:
     [
         (["from=no-such-run"], "from must be a run folder or the name of weights that ship"),
         (["from="], "from must be a run folder or the name of weights that ship"),
-        (["from=cartpole-2"], "keep_replay must be false: cartpole-2 ships without a replay buffer"),
+        (["from=cheetah-run"], "keep_replay must be false: cheetah-run has no replay buffer"),
+        (["from=cartpole-2"], "cartpole-2 must be a controller with an environment"),
+        (
+            ["from=cheetah-run-dcem", "keep_decoder=true", "keep_model=false"],
+            "keep_decoder must be false with",
+        ),
         (["offline=true", "keep_replay=false"], "keep_replay must be true with offline=true"),
         (["planner.tau=0"], "planner.tau must be positive unless decoder.backward is detach"),
         (["pessimism=-1"], "pessimism must be null or not negative, got -1.0"),

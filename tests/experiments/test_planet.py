@@ -19,6 +19,7 @@ import torch
 
 from dcem import cli
 from dcem.agents import Controller, PlannerConfig
+from dcem.agents.collect import Collector
 from dcem.commands import exits
 from dcem.experiments import evaluate, planet
 from dcem.experiments.film import CannotDrawError, film
@@ -129,16 +130,25 @@ def test_a_run_goes_on_from_weights_alone(
     evaluate.ship(trained, "pendulum", tmp_path)
     load = evaluate.pretrained.load
     monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
-    assert train(tmp_path / "on", "from=pendulum", "env_steps=600") == exits.DONE
+    monkeypatch.setattr(evaluate.pretrained, "available", lambda: ["pendulum"])
+    plans = []
+    act = Collector.act
+    monkeypatch.setattr(Collector, "act", lambda self, plan: plans.append(plan) or act(self, plan))
+    assert train(tmp_path / "on", "from=pendulum", "env_steps=600", "lr=1e-9", "seed=1") == exits.DONE
     assert read_records(tmp_path / "on" / "log.jsonl")[-1]["updates"] == 100  # seed episodes came first
+    assert plans[0] is not None  # and were planned
+    before, after = (load_source(what).model.state_dict() for what in ("pendulum", tmp_path / "on"))
+    assert all(torch.allclose(after[name], x, atol=1e-4) for name, x in before.items())
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["task=cheetah-run"], "task must be Pendulum-v1"),
-        (["model.hidden=8"], "model must be RSSMConfig(hidden=16"),
+        (["model.hidden=8"], "model.hidden must be 16"),
         (["n_envs=3"], "n_envs must be 2"),
+        (["action_repeat=3"], "action_repeat must be 1"),
+        (["length=300"], "length must be below the steps of some episode"),
         (["from=nothing"], "nothing"),
     ],
 )

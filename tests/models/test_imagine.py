@@ -59,6 +59,24 @@ def test_the_reward_head_may_learn_beside_them() -> None:
     assert all(g is None for g in torch.autograd.grad(got, others, allow_unused=True))
 
 
+def test_weights_that_change_before_the_backward_pass_are_noticed() -> None:
+    model = RSSM(3, 2, RSSMConfig(hidden=4, width=4))
+    actions = torch.zeros(1, 5, 4, 2, requires_grad=True)
+    cost = FrozenRollout(model, learn_reward=True).sequence_cost(torch.zeros(1, model.state_dim), actions)
+    with torch.no_grad():
+        model.reward_head.weights[0].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        cost.sum().backward()
+
+
+def test_actions_that_need_no_gradient_cost_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = RSSM(3, 2, RSSMConfig(hidden=4, width=4))
+    monkeypatch.delattr("dcem.models.imagine._through_steps")
+    imagined = FrozenRollout(model, learn_reward=True)
+    imagined.sequence_cost(torch.zeros(1, model.state_dim), torch.zeros(1, 5, 4, 2)).sum().backward()
+    assert all(p.grad is not None for p in model.reward_head.parameters())
+
+
 def test_what_it_cannot_do_is_refused() -> None:
     imagined = FrozenRollout(RSSM(3, 2, RSSMConfig(hidden=4, width=4)))
     state, actions = torch.zeros(5, imagined.model.state_dim), torch.zeros(5, 6, 4, 2)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dcem.experiments.evaluate import Trained
 
 _EXAMPLES = """\
-  dcem eval runs/planet/best/seed0                        100 episodes of the newest checkpoint
+  dcem eval runs/planet/best/seed0                        100 episodes of the best weights
   dcem eval cheetah-run --episodes 1                      weights that ship with the package
   dcem eval cheetah-run --samples 100 --elites 10         plan less, to see it on a small machine
   dcem eval RUN --table results/dmc/evaluations.csv       also for the report's comparison
@@ -130,7 +130,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--snapshot",
         choices=["best", "last"],
         default="best",
-        help="weights of a run with a decoder: those best at an evaluation, or the last (%(default)s)",
+        help="weights of a run: those best at an evaluation, or the last (%(default)s)",
     )
     parser.add_argument(
         "--device",

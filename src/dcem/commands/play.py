@@ -13,7 +13,7 @@ from dcem.commands.exits import DONE, FAILED, UsageError
 from dcem.commands.parser import Parser
 
 _EXAMPLES = """\
-  dcem play runs/planet/best/seed0                     an episode of the newest checkpoint
+  dcem play runs/planet/best/seed0                     an episode of the best weights
   dcem play cheetah-run --samples 100 --elites 10      plan less, to see it sooner
   dcem play cartpole                                   embedded DCEM beside CEM (also: cartpole-2, -8, -16)
 """

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 from torch import Generator
 
-from dcem import pretrained
 from dcem.agents import Controller, DecoderConfig, Offline, OnlineConfig, Planet, PlanetConfig, PlannerConfig
 from dcem.control import Decoder
 from dcem.envs.vector import ParallelEnv
 from dcem.experiments.online import SELECTION_SEED, Clock, choose_device, evaluate, every, summary
 from dcem.experiments.snapshots import Snapshots
-from dcem.experiments.source import Pieces, Source, is_run, load_source
+from dcem.experiments.source import Pieces, Source, load_source, require_replay, require_source
 from dcem.models import RSSM
-from dcem.pretrained import PretrainedError
-from dcem.runs import CheckpointError, Run, RunError, require
+from dcem.runs import Run, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +29,8 @@ class Config(OnlineConfig):
         keep_model: start with its model, instead of a new one of the same kind.
         keep_decoder: start with its decoder, where it is a run of this phase, and let that one control the
             seed episodes, if there are any.
-        keep_replay: start with its replay buffer, instead of seed episodes, which its own planner controls
-            where the model is kept.
+        keep_replay: start with its replay buffer, instead of seed episodes, which a source of phase 1
+            controls itself where its model is kept; else their actions are random.
         offline: learn the decoder on its replay buffer alone, without an environment (Algorithm 2), in as
             many updates as `env_steps` would come with.
         planner: how to plan, in the latent space, while learning, collecting and evaluating.
@@ -81,7 +79,8 @@ class Config(OnlineConfig):
         require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
         lenient = self.pessimism is None or self.pessimism >= 0
         require(lenient, "pessimism", self.pessimism, "null or not negative")
-        require(not (self.offline and self.keep_decoder), "keep_decoder", True, "false with offline=true")
+        require(not (self.keep_decoder and self.offline), "keep_decoder", True, "false with offline=true")
+        require(not self.keep_decoder or self.keep_model, "keep_decoder", True, "false with keep_model=false")
         for name in ("keep_model", "keep_replay"):
             require(not self.offline or getattr(self, name), name, False, "true with offline=true")
         require(self.planner.tau > 0 or self.decoder.backward == "detach", "planner.tau", self.planner.tau,
@@ -116,23 +115,9 @@ PRESETS: dict[str, dict[str, object]] = {
 
 def check(config: Config) -> None:
     """ValueError unless there is a source that this config can start from."""
-    if not config.source:
-        raise ValueError("from must be a run folder or the name of weights that ship, got nothing")
-    if config.keep_decoder:
-        try:
-            first_decoder(load_source(config.source), config)
-        except (PretrainedError, CheckpointError, RunError) as error:
-            raise ValueError(str(error)) from error
-    if is_run(config.source):
-        return
-    known = pretrained.available()
-    if config.source not in known:
-        raise ValueError(
-            f"from must be a run folder or the name of weights that ship ({', '.join(known)}), "
-            f"got {config.source!r}"
-        )
-    if config.keep_replay:
-        raise ValueError(f"keep_replay must be false: {config.source} ships without a replay buffer")
+    source = require_source(config.source)
+    first_decoder(source, config)
+    _replay(config, source)
 
 
 def run(config: Config, run: Run) -> None:
@@ -211,12 +196,8 @@ def first_decoder(source: Source, config: Config) -> Decoder | None:
 def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, device: torch.device) -> Planet:
     learning = {f.name: getattr(config, f.name) for f in fields(OnlineConfig)}
     agent = PlanetConfig(model=model.config, **learning)
-    replay = None
-    if config.keep_replay:
-        replay = _replay(config, source)
-        n_envs = len(replay["rewards"])
-        require(config.n_envs == n_envs, "n_envs", config.n_envs, f"{n_envs}, as in the replay that is kept")
-    seed_planner = source.config.planner if config.keep_model and source.decoder is None else None
+    replay = _replay(config, source)
+    seed_planner = source.planner if config.keep_model and source.decoder is None else None
     return Planet(
         envs, agent, config.seed, device, model, replay,
         config.decoder, seed_planner, first_decoder(source, config),
@@ -224,13 +205,18 @@ def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, devi
 
 
 def _offline(config: Config, source: Source, model: RSSM, device: torch.device) -> Offline:
-    return Offline(model, _replay(config, source), config.decoder, config.planner, config.seed, device)
+    replay = _replay(config, source)
+    assert replay is not None
+    return Offline(model, replay, config.decoder, config.planner, config.seed, device)
 
 
-def _replay(config: Config, source: Source) -> dict[str, torch.Tensor]:
-    if source.replay is None:
-        raise ValueError(f"keep_replay must be false: {config.source} has no replay buffer")
-    return source.replay
+def _replay(config: Config, source: Source) -> dict[str, torch.Tensor] | None:
+    """The replay buffer to begin with, if it is not a new one."""
+    if not config.keep_replay:
+        return None
+    n_envs = len(source.replay["rewards"]) if config.offline and source.replay else config.n_envs
+    longest = config.decoder.context if config.offline else max(config.length, config.decoder.context)
+    return require_replay(source, config.source, n_envs, longest)
 
 
 def _summary(agent: Planet | Offline, rate: float) -> dict[str, float]:

@@ -16,21 +16,17 @@ from dcem.agents import Controller, Planet, PlanetConfig, PlannerConfig
 from dcem.agents.controller import flat_size
 from dcem.envs.dmc import ControlEnv, make_env
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import Clock, choose_device, evaluate, every, summary
+from dcem.experiments.online import SELECTION_SEED, Clock, choose_device, evaluate, every, summary
 from dcem.experiments.snapshots import Snapshots
-from dcem.experiments.source import Pieces, load_source
+from dcem.experiments.source import Pieces, require_replay, require_source
 from dcem.models import RSSM, RSSMConfig
-from dcem.pretrained import PretrainedError
-from dcem.runs import CheckpointError, Run, RunError, require
+from dcem.runs import Run, require
 
 ANGLES = {"cheetah-run": (1,)}
 """Observations that are angles which turn around and around: cheetah's pitch."""
 
 _NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pessimism")
 """What may change about a model while its weights stay."""
-
-EVALUATION_SEED = 1_000_000
-"""Seeds of evaluation episodes count from here, apart from those of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +134,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 def check(config: Config) -> None:
     """The task must exist, with the angles that the model is to see, and what it goes on from must fit."""
-    if config.source:
-        try:
-            _beginning(config)
-        except (PretrainedError, CheckpointError, RunError) as error:
-            raise ValueError(str(error)) from error
+    _beginning(config)
     with closing(environment(config)()) as env:
         size = flat_size(env.observation_space)
     angles = config.agent.model.angles
@@ -155,8 +147,7 @@ def run(config: Config, run: Run) -> None:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     make = environment(config)
-    with closing(make()) as probe:
-        at_once = config.n_envs * probe.action_repeat
+    at_once = config.n_envs * _action_repeat(make)
     n_steps = math.ceil(config.env_steps / at_once)
     evaluations = every(config.eval_every / at_once, n_steps)
     with (
@@ -177,7 +168,7 @@ def run(config: Config, run: Run) -> None:
             if done % config.log_every == 0 or done in evaluations:
                 figures = {"env_steps": done * at_once, **summary(agent, clock.lap(done) * at_once)}
                 if done in evaluations:
-                    figures |= evaluate(controller, tests, EVALUATION_SEED)
+                    figures |= evaluate(controller, tests, SELECTION_SEED)
                     trained.keep_if_best(figures["eval/mean"])
                     figures["eval/best"] = trained.score
                 run.log(step, **figures)
@@ -188,19 +179,25 @@ def _beginning(config: Config) -> dict[str, Any]:
     """What the agent begins with: nothing, or the model and the data of another run."""
     if not config.source:
         return {}
-    source = load_source(config.source)
-    require(source.task == config.task, "task", config.task, f"{source.task}, as in {config.source}")
-    theirs, ours = source.model, config.agent.model
-    free = {name: getattr(ours, name) for name in _NOT_OF_THE_NETWORK}
-    same = replace(source.pieces.model, **free) == ours
-    require(same, "model", ours, f"{source.pieces.model}, as in {config.source}")
-    model = RSSM(theirs.obs_dim, theirs.action_dim, ours)
-    model.load_state_dict(theirs.state_dict())
+    source, name = require_source(config.source), config.source
+    require(source.task == config.task, "task", config.task, f"{source.task}, as in {name}")
+    repeat, theirs = (_action_repeat(make) for make in (environment(config), source.pieces.environment()))
+    require(repeat == theirs, "action_repeat", repeat, f"{theirs}, as in {name}")
+    ours = config.agent.model
+    for part, value in vars(source.pieces.model).items():
+        if part not in _NOT_OF_THE_NETWORK:
+            given = getattr(ours, part)
+            require(given == value, f"model.{part}", given, f"{value}, as in {name}: is a preset missing?")
+    model = RSSM(source.model.obs_dim, source.model.action_dim, ours)
+    model.load_state_dict(source.model.state_dict())
     if source.replay is None:
         return {"model": model, "seed_planner": config.planner}
-    n_envs = len(source.replay["rewards"])
-    require(config.n_envs == n_envs, "n_envs", config.n_envs, f"{n_envs}, as in {config.source}")
-    return {"model": model, "replay": source.replay}
+    return {"model": model, "replay": require_replay(source, name, config.n_envs, config.length)}
+
+
+def _action_repeat(make: Callable[..., ControlEnv]) -> int:
+    with closing(make()) as env:
+        return env.action_repeat
 
 
 def environment(config: Config) -> Callable[..., ControlEnv]:

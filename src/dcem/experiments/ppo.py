@@ -16,9 +16,8 @@ from dcem.envs.dmc import ControlEnv
 from dcem.envs.vector import ParallelEnv
 from dcem.experiments.online import SELECTION_SEED, choose_device, evaluate
 from dcem.experiments.snapshots import Snapshots
-from dcem.experiments.source import SNAPSHOTS, Pieces, Source, load_source
-from dcem.pretrained import PretrainedError
-from dcem.runs import CheckpointError, Run, RunError, require
+from dcem.experiments.source import SNAPSHOTS, Pieces, Source, load_source, require_source
+from dcem.runs import Run, require
 
 
 @dataclass(frozen=True)
@@ -115,12 +114,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 def check(config: Config) -> None:
     """The source must be there, and have the parts that are to be trained."""
-    if not config.source:
-        raise ValueError("from must be a run folder or the name of weights that ship, got nothing")
-    try:
-        source = load_source(config.source, config.snapshot)
-    except (PretrainedError, CheckpointError, RunError) as error:
-        raise ValueError(str(error)) from error
+    source = require_source(config.source, config.snapshot)
     pieces = _pieces(config, source)
     Policy(source.model, source.decoder, pieces.planner).train_only(config.parts)
     with closing(pieces.environment()()) as env:

@@ -1,7 +1,7 @@
 """What was trained, to evaluate it or to start a later phase from it: runs with a controller, what ships.
 
-A run's checkpoint holds it in one of two ways: an online agent of phase 1 under ``agent``, which its config
-describes, or a `dcem.experiments.snapshots.Snapshots` under ``trained``, which describes itself.
+A run's checkpoint holds it as a `dcem.experiments.snapshots.Snapshots` under ``trained``, which describes
+itself; early runs of phase 1 hold only the agent, which their config describes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from dcem.control import Decoder
 from dcem.envs.dmc import ControlEnv, make_env
 from dcem.experiments import trust
 from dcem.models import RSSM, RSSMConfig
-from dcem.runs import load_checkpoint, read_record
+from dcem.rl.replay import ReplayBuffer
+from dcem.runs import CheckpointError, RunError, load_checkpoint, read_record, require
 from dcem.runs.record import RECORD
 
 SNAPSHOTS = ("best", "last")
@@ -98,7 +99,7 @@ def load_source(run_or_name: str | Path, snapshot: str = "best") -> Source:
     """The controller of a run folder or of weights that ship (`dcem.pretrained`).
 
     `snapshot` chooses between the weights that were ``best`` at an evaluation while training and the
-    ``last``; a run of phase 1 has only the last, and what ships only one of them.
+    ``last``; what ships has only one of them.
 
         source = load_source("runs/planet/best/seed0")
         model = source.model.to(device)
@@ -120,6 +121,34 @@ def load_source(run_or_name: str | Path, snapshot: str = "best") -> Source:
         decoder = Decoder(**pieces.decoder)
         decoder.load_state_dict(decoder_weights)
     return Source(config, pieces, _model(pieces.model, model_weights), decoder, stored.replay)
+
+
+def require_source(name: str, snapshot: str = "best") -> Source:
+    """`load_source` for a config that names one in ``from``: whatever is wrong is a ValueError."""
+    known = pretrained.available()
+    if not name or not (is_run(name) or name in known):
+        raise ValueError(
+            f"from must be a run folder or the name of weights that ship ({', '.join(known)}), got {name!r}"
+        )
+    try:
+        return load_source(name, snapshot)
+    except (pretrained.PretrainedError, CheckpointError, RunError) as error:
+        raise ValueError(str(error)) from error
+
+
+def require_replay(source: Source, name: str, n_envs: int, length: int) -> dict[str, Tensor]:
+    """Its replay buffer, if so many environments can go on with it, and chunks of that length be sampled."""
+    replay, model = source.replay, source.model
+    if replay is None:
+        raise ValueError(f"keep_replay must be false: {name} has no replay buffer")
+    theirs, capacity = replay["rewards"].shape
+    require(n_envs == theirs, "n_envs", n_envs, f"{theirs}, as in the replay of {name} that is kept")
+    buffer = ReplayBuffer(theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=length)
+    buffer.load_state_dict(replay)
+    buffer.close_episodes()
+    longest = f"below the steps of some episode in the replay of {name}"
+    require(int(buffer.n_starts(length)) > 0, "length", length, longest)
+    return replay
 
 
 def read_stored(run_or_name: str | Path, snapshot: str = "best") -> Stored:

@@ -25,7 +25,7 @@ class Engine(Protocol):
         """Take the weights anew from the model."""
 
     def weights(self) -> Weights:
-        """Those it rolls out with, constants."""
+        """Those it rolls out with, without gradients."""
 
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """States (E, s) and actions (E, N, T, m) → rows (M, T + 1, R, H + P) and rewards (M, T, R).

@@ -4,7 +4,8 @@ Learning a decoder differentiates through many rollouts of a model that stays as
 of the backward pass, and what is left is written by hand:
 
 - A rollout leaves its states behind and nothing else. From them, the backward pass finds what happened inside
-  of every step again, for all steps at once: a few long matrix products, where rolling out takes a chain.
+  of every step again. On a CUDA device that is for all steps at once: a few long matrix products, where
+  rolling out takes a chain.
 - Rewards feed nothing back, so their head takes all steps at once as well.
 - On a CUDA device and in half precision, rolling out is one kernel (`dcem.models.rssm_triton`).
 
@@ -144,14 +145,14 @@ class _Imagined(Function):
         ctx: Any, model: RSSM, engine: Engine, state: Tensor, actions: Tensor, *learned: Tensor
     ) -> Tensor:
         rows, rewards = engine.imagine(state, actions)
-        ctx.model, ctx.weights = model, engine.weights()
-        ctx.save_for_backward(actions, rows)
+        ctx.model, ctx.weights, ctx.shape = model, engine.weights(), actions.shape
+        ctx.save_for_backward(rows, *learned)  # these, so that a change to them in between is noticed
         return rewards[..., : actions.shape[0] * actions.shape[1]]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        actions, rows = ctx.saved_tensors
+        rows = ctx.saved_tensors[0]
         model: RSSM = ctx.model
         weights: Weights = ctx.weights
         X, U, n = model.features, model.action_dim, grad.shape[-1]
@@ -160,9 +161,11 @@ class _Imagined(Function):
         # Half precision has a narrow range: every trajectory's gradient is brought to its middle.
         size = grad.abs().amax(dim=(0, 1)).clamp_min(torch.finfo(grad.dtype).tiny)
         to_rows, to_head = _through_rewards(model, weights, rows, grad / size, size, ctx.needs_input_grad[4:])
+        if not ctx.needs_input_grad[3]:
+            return None, None, None, None, *to_head
         by_row = _through_steps(model, weights, rows, to_rows)[..., H + X : H + X + U]
         by_time = by_row.sum(dim=0, dtype=grad.dtype) * size.unsqueeze(-1)
-        return None, None, None, by_time[:, :n].transpose(0, 1).reshape(actions.shape), *to_head
+        return None, None, None, by_time[:, :n].transpose(0, 1).reshape(ctx.shape), *to_head
 
 
 def _through_rewards(
@@ -200,30 +203,45 @@ def _unpadded(model: RSSM, i: int, weight: Tensor, bias: Tensor, H: int) -> tupl
 def _through_steps(model: RSSM, weights: Weights, rows: Tensor, grad: Tensor) -> Tensor:
     """Adds to the gradients of the rows (M, T + 1, R, H + P) what comes to them from later ones; [:, :T]."""
     do = kernels_between_products(rows)
-    (members, later, R, _), (H, X) = rows.shape, (weights.hidden.shape[1], model.features)
-    T, activation = later - 1, model.observation_head.activation
-    before, after = rows[:, :T].flatten(1, 2), rows[:, 1:].flatten(1, 2)[..., :H]
-    gates = rows.new_empty(members, T * R, 4 * H)
-    prepared = do.prepare(gates, before[..., H:], weights.inputs, weights.gates)
-    do.advance(gates, prepared, before[..., :H], weights.hidden, weights.gates, out=torch.empty_like(after))
-    gates, grad_gates = gates.unflatten(1, (T, R)), do.slopes(gates, before[..., :H]).unflatten(1, (T, R))
-    befores = [b.unflatten(1, (T, R)) for b in _befores([after], weights.observation, activation)]
+    (H, X), T = (weights.hidden.shape[1], model.features), rows.shape[1] - 1
+    backward = ACTIVATIONS[model.observation_head.activation].backward
     # All of [h, x, u] gets its gradient from all gates in one product: h feeds the first three of them.
-    to_rows = rows.new_zeros(members, 4 * H, rows.shape[-1])
+    to_rows = rows.new_zeros(len(rows), 4 * H, rows.shape[-1])
     to_rows[:, : 3 * H, :H] = weights.hidden.mT
     to_rows[:, H:, H:] = weights.inputs.mT
-    for t in reversed(range(T)):
-        above, below = grad[:, t + 1], grad[:, t]
-        layer = above[..., H:]
-        for i in reversed(range(len(befores))):
-            layer = layer @ weights.observation[i + 1][0].mT
-            layer = ACTIVATIONS[activation].backward(layer, befores[i][:, t], torch.empty_like(layer))
-        above[..., :H].baddbmm_(layer, weights.observation[0][0].mT)
-        do.retreat(grad_gates[:, t], gates[:, t], rows[:, t, :, :H], above[..., :H], below[..., :H])
-        below.baddbmm_(grad_gates[:, t].flatten(-2), to_rows)
-        if model.config.residual:
-            below[..., H : H + X] += above[..., H : H + X]
+    # A processor goes step by step here, too: what is found again then stays in its cache.
+    block = T if rows.is_cuda else 1
+    for start in reversed(range(0, T, block)):
+        gates, grad_gates, befores = _inside(model, weights, rows[:, start : start + block + 1])
+        for t in reversed(range(block)):
+            above, below = grad[:, start + t + 1], grad[:, start + t]
+            layer = above[..., H:]
+            for i in reversed(range(len(befores))):
+                layer = layer @ weights.observation[i + 1][0].mT
+                layer = backward(layer, befores[i][:, t], torch.empty_like(layer))
+            above[..., :H].baddbmm_(layer, weights.observation[0][0].mT)
+            hidden = rows[:, start + t, :, :H]
+            do.retreat(grad_gates[:, t], gates[:, t], hidden, above[..., :H], below[..., :H])
+            below.baddbmm_(grad_gates[:, t].flatten(-2), to_rows)
+            if model.config.residual:
+                below[..., H : H + X] += above[..., H : H + X]
     return grad[:, :T]
+
+
+def _inside(model: RSSM, weights: Weights, rows: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """What happened inside of steps: gates (M, T, R, 4H), their slopes, the head's pre-activations."""
+    do = kernels_between_products(rows)
+    (members, later, R, _), H = rows.shape, weights.hidden.shape[1]
+    steps = later - 1, R
+    before, after = rows[:, :-1].flatten(1, 2), rows[:, 1:].flatten(1, 2)[..., :H]
+    hidden, inputs = before[..., :H], before[..., H:]
+    gates = rows.new_empty(members, steps[0] * R, 4 * H)
+    prepared = do.prepare(gates, inputs, weights.inputs, weights.gates)
+    do.advance(gates, prepared, hidden, weights.hidden, weights.gates, out=torch.empty_like(hidden))
+    befores = _befores([after], weights.observation, model.observation_head.activation)
+    found = gates, do.slopes(gates, hidden), *befores
+    gates, slopes, *befores = (x.unflatten(1, steps) for x in found)
+    return gates, slopes, befores
 
 
 def _befores(layers: list[Tensor], network: list[tuple[Tensor, Tensor]], activation: str) -> list[Tensor]:

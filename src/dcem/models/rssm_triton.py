@@ -1,4 +1,4 @@
-"""Imagined rollouts of an RSSM in three launches, however many steps and samples. No gradients.
+"""Imagined rollouts of an RSSM in three launches, however many steps and samples.
 
 The kernels and what they rest on are in `dcem.models.rssm_kernels`; here are the weights they read and the
 shapes they are launched in. The oracle is `dcem.models.rssm.RSSM.step`.
@@ -42,6 +42,8 @@ def fits(model: RSSM) -> bool:
 
 class FusedRollout:
     """A planner's view of an RSSM: `sequence_cost` for whole action sequences, in three launches.
+
+    It has no gradients of its own; as an `Engine`, it rolls out for `dcem.models.imagine`, which has them.
 
     The weights are copies in half precision; `refresh` takes them anew from the model, in place, so that
     captured graphs see them.
@@ -96,8 +98,7 @@ class FusedRollout:
                 f"sequence_cost: state must be (*B, {model.state_dim}) and actions (*B, N, H, "
                 f"{model.action_dim}), got {tuple(state.shape)} and {tuple(actions.shape)}"
             )
-        roll = _shape(actions[..., 0, 0].numel() * model.config.members, self._sizes["PAD"])
-        _, rewards = self._imagine(state, actions, roll)
+        _, rewards = self._imagine(state, actions, teams=True)
         cost = torch.empty(*batch, n_samples, device=state.device)
         with torch.cuda.device(state.device):
             cost_kernel[(triton.cdiv(cost.numel(), 128),)](
@@ -108,11 +109,10 @@ class FusedRollout:
 
     @torch.no_grad()
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """See `dcem.models.imagine.Engine`."""
+        """See `dcem.models.engine.Engine`."""
         # No teams: gradients are for training, which goes on beside other work. The programs of a team wait
         # for each other, and two half-started kernels could wait forever.
-        rows = actions[..., 0, 0].numel() * self.model.config.members
-        trace, rewards = self._imagine(state, actions, _shape_without_teams(rows, self._sizes["PAD"]))
+        trace, rewards = self._imagine(state, actions, teams=False)
         hidden, X, H = self.model.config.hidden, self.model.features, self._sizes["H"]
         E, N, T, U = actions.shape
         begin = state.view(E, -1, 1, hidden + X).transpose(0, 1).expand(-1, -1, N, -1).flatten(1, 2)
@@ -123,19 +123,20 @@ class FusedRollout:
         return trace, rewards
 
     def weights(self) -> Weights:
-        """See `dcem.models.imagine.Engine`."""
+        """See `dcem.models.engine.Engine`."""
         hidden, inputs, gates, *observation = self._rollout_weights
         of_h, of_x, *reward = self._reward_weights
         reward = [torch.cat([of_h, of_x], dim=1), *reward]
         reward[4] = reward[4].unsqueeze(-1).to(of_h.dtype)
         return Weights(hidden, inputs, gates, _pairs(observation), _pairs(reward))
 
-    def _imagine(self, state: Tensor, actions: Tensor, roll: Shape) -> tuple[Tensor, Tensor]:
+    def _imagine(self, state: Tensor, actions: Tensor, teams: bool) -> tuple[Tensor, Tensor]:
         """The trace (M, T + 1, R, H + PAD) of actions (*B, N, T, m), and its rewards (M, T, R)."""
         config, model, sizes, device = self.model.config, self.model, self._sizes, state.device
         n_samples, horizon, action_dim = actions.shape[-3:]
         members, rows = config.members, actions.numel() // (horizon * action_dim)
         H, W, PAD = sizes["H"], sizes["W"], sizes["PAD"]
+        roll = (_shape if teams else _shape_without_teams)(rows * members, PAD)
         head = _reward_shape(rows * members * horizon, PAD)
         tiles = triton.cdiv(rows, roll.tile)
         slot_rows = tiles * roll.tile
