@@ -179,16 +179,18 @@ def _through_rewards(
     layers = [rows[:, 1:].flatten(1, 2)]
     befores = _befores(layers, weights.reward, activation)
     layer = grad.flatten(1).unsqueeze(-1).to(rows.dtype)
-    to_head: list[Tensor | None] = []
+    to_rows, to_head = torch.empty_like(rows), list[Tensor | None]()
+    to_rows[:, 0] = 0
     for i in reversed(range(len(weights.reward))):
         if any(wanted):
             true = layer.to(size.dtype) * size.repeat(grad.shape[1]).unsqueeze(-1)
             of_weight = weight_gradient(layers[i].to(size.dtype), true)
             to_head[:0] = [*_unpadded(model, i, of_weight, true.sum(dim=1), weights.hidden.shape[1])]
-        layer = layer @ weights.reward[i][0].mT
-        if i:
+        if i == 0:
+            torch.bmm(layer, weights.reward[0][0].mT, out=to_rows[:, 1:].flatten(1, 2))
+        else:
+            layer = layer @ weights.reward[i][0].mT
             layer = ACTIVATIONS[activation].backward(layer, befores[i - 1], torch.empty_like(layer))
-    to_rows = torch.cat([torch.zeros_like(rows[:, :1]), layer.view_as(rows[:, 1:])], dim=1)
     return to_rows, to_head or [None] * len(wanted)
 
 
