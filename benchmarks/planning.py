@@ -34,9 +34,9 @@ WARMUP, REPEATS = 1, 3  # calls before, and at least
 SECONDS = {"cpu": 15.0, "cuda": 2.0}  # for more of them
 
 
-def controllers() -> Iterator[tuple[str, str, Source, PlannerConfig]]:
+def controllers(names: list[str]) -> Iterator[tuple[str, str, Source, PlannerConfig]]:
     """Name of the weights, name of the controller, the controller, and how it plans."""
-    for weights in pretrained.available():
+    for weights in names:
         experiment = pretrained.load(weights)[0].get("experiment")
         if experiment in CONTROLLERS:
             controller, source = CONTROLLERS[experiment], load_source(weights)
@@ -67,11 +67,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    names = pretrained.available()
+    parser.add_argument("--weights", nargs="+", choices=names, default=names, help="only these (all)")
     parser.add_argument("--output", type=Path, required=True, help="a CSV to put the rows into")
     given = parser.parse_args()
     device, load = choose_device(given.device), os.getloadavg()[0]  # other work that will share the machine
     rows: list[dict[str, Any]] = []
-    for weights, controller, source, config in controllers():
+    for weights, controller, source, config in controllers(given.weights):
         row: dict[str, Any] = {
             "task": source.task,
             "controller": controller,
@@ -91,7 +93,7 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "load": round(load, 1),
     }
-    put(given.output, [row | about for row in rows], same=("device",))
+    put(given.output, [row | about for row in rows], same=("device", "weights", "controller"))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dcem import pretrained
 from dcem.agents import PlannerConfig
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -35,7 +36,10 @@ def test_a_row_says_where_it_comes_from(script):
 
 def test_full_plans_are_measured_with_fewer_samples_too(script):
     planning = script("planning")
-    found = {(source.task, controller): plan for _, controller, source, plan in planning.controllers()}
+    found = {
+        (source.task, controller): plan
+        for _, controller, source, plan in planning.controllers(pretrained.available())
+    }
     for task in ("cheetah-run", "walker-walk"):
         assert found[task, "full-cem"].samples == 1000
         few = found[task, "full-cem-100"]

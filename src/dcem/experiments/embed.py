@@ -12,7 +12,7 @@ from torch import Generator
 from dcem.agents import Controller, DecoderConfig, Offline, OnlineConfig, Planet, PlanetConfig, PlannerConfig
 from dcem.control import Decoder
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import SELECTION_SEED, Clock, choose_device, evaluate, every, summary
+from dcem.experiments.online import SELECTION_SEED, Clock, LoopConfig, choose_device, evaluate, every, summary
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, Source, load_source, require_replay, require_source
 from dcem.models import RSSM
@@ -20,11 +20,11 @@ from dcem.runs import Run, require
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OnlineConfig):
+class Config(OnlineConfig, LoopConfig):
     """A run of phase 1 to start from, a decoder to learn on it, and how often to look at it.
 
-    Attributes, beside those of the agent (`dcem.agents.OnlineConfig`) and of the decoder (`DecoderConfig`):
-        seed: of everything.
+    Attributes, beside those of the agent (`dcem.agents.OnlineConfig`), of the loop (`LoopConfig`) and of the
+    decoder (`DecoderConfig`):
         source: a run folder or the name of weights that ship; `from=` on the command line.
         keep_model: start with its model, instead of a new one of the same kind.
         keep_decoder: start with its decoder, where it is a run of this phase, and let that one control the
@@ -37,16 +37,9 @@ class Config(OnlineConfig):
         pessimism: of the planner's reward; null for that of the model to start from.
         decoder: the decoder, and how it learns.
         env_steps: environment steps of training, over all environments and with the repeated ones.
-        n_envs: environments stepped and planned for at once.
-        n_workers: processes they run in; 0 for this one.
-        eval_every: environment steps between evaluations, whose best weights are kept.
-        eval_episodes: episodes of an evaluation, all at once.
         log_every: agent steps between log entries.
-        save_every: seconds between checkpoints.
-        device: cpu, cuda, or auto for cuda where there is one.
     """
 
-    seed: int = 0
     source: str = ""
     keep_model: bool = True
     keep_decoder: bool = False
@@ -62,21 +55,12 @@ class Config(OnlineConfig):
     clip: float = 20.0
     average: float = 0.995
     env_steps: int = 500_000
-    n_envs: int = 16
-    n_workers: int = 16
-    eval_every: int = 20_000
-    eval_episodes: int = 32
     log_every: int = 100
-    save_every: float = 300.0
-    device: str = "auto"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("env_steps", "n_envs", "eval_every", "eval_episodes", "log_every"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
-        require(self.save_every > 0, "save_every", self.save_every, "positive")
-        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
+        OnlineConfig.__post_init__(self)
+        LoopConfig.__post_init__(self)
+        self._at_least_one("env_steps", "log_every")
         lenient = self.pessimism is None or self.pessimism >= 0
         require(lenient, "pessimism", self.pessimism, "null or not negative")
         require(not (self.keep_decoder and self.offline), "keep_decoder", True, "false with offline=true")

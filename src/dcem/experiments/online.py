@@ -4,15 +4,50 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from dcem.agents import Controller, Planet
 from dcem.envs.vector import ParallelEnv
+from dcem.runs import require
 
 SELECTION_SEED = 2_000_000
 """Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+    """What every training of an agent in environments is told, beside the agent.
+
+    Attributes:
+        seed: of everything.
+        n_envs: environments stepped and planned for at once.
+        n_workers: processes they run in; 0 for this one.
+        eval_every: environment steps between evaluations, whose best weights are kept.
+        eval_episodes: episodes of an evaluation, all at once.
+        save_every: seconds between checkpoints.
+        device: cpu, cuda, or auto for cuda where there is one.
+    """
+
+    seed: int = 0
+    n_envs: int = 16
+    n_workers: int = 16
+    eval_every: int = 20_000
+    eval_episodes: int = 32
+    save_every: float = 300.0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        self._at_least_one("n_envs", "eval_every", "eval_episodes")
+        require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
+        require(self.save_every > 0, "save_every", self.save_every, "positive")
+        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
+
+    def _at_least_one(self, *names: str) -> None:
+        for name in names:
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
 
 
 def choose_device(name: str) -> torch.device:

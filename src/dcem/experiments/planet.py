@@ -16,7 +16,7 @@ from dcem.agents import Controller, Planet, PlanetConfig, PlannerConfig
 from dcem.agents.controller import flat_size
 from dcem.envs.dmc import ControlEnv, make_env
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import SELECTION_SEED, Clock, choose_device, evaluate, every, summary
+from dcem.experiments.online import SELECTION_SEED, Clock, LoopConfig, choose_device, evaluate, every, summary
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, require_replay, require_source
 from dcem.models import RSSM, RSSMConfig
@@ -30,51 +30,36 @@ _NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PlanetConfig):
+class Config(PlanetConfig, LoopConfig):
     """A task, an agent to learn it, and how often to look at it.
 
-    Attributes, beside those of the agent (`dcem.agents.PlanetConfig`):
-        seed: of everything.
+    Attributes, beside those of the agent (`dcem.agents.PlanetConfig`) and of the loop (`LoopConfig`):
         task: a task of the control suite or a Gymnasium id.
         action_repeat: environment steps an action is held for; null for the task's own.
         source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
             has one (else seed episodes that its model plans); `from=` on the command line.
         env_steps: environment steps of training, over all environments and with the repeated ones.
-        n_envs: environments stepped and planned for at once.
-        n_workers: processes they run in; 0 for this one.
         wrap_angles: give the model sine and cosine of the observations that are angles.
         evaluation: the planner that is evaluated.
-        eval_every: environment steps between evaluations, whose best weights are kept.
-        eval_episodes: episodes of an evaluation, all at once.
         log_every: agent steps between log entries.
-        save_every: seconds between checkpoints.
-        device: cpu, cuda, or auto for cuda where there is one.
     """
 
-    seed: int = 0
     task: str = "cheetah-run"
     action_repeat: int | None = None
     source: str = ""
     env_steps: int = 2_000_000
-    n_envs: int = 16
-    n_workers: int = 16
     wrap_angles: bool = False
     evaluation: PlannerConfig = field(default_factory=PlannerConfig)
     eval_every: int = 200_000
     eval_episodes: int = 16
     log_every: int = 100
-    save_every: float = 300.0
-    device: str = "auto"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("env_steps", "n_envs", "eval_every", "eval_episodes", "log_every"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        PlanetConfig.__post_init__(self)
+        LoopConfig.__post_init__(self)
+        self._at_least_one("env_steps", "log_every")
         repeat = self.action_repeat
         require(repeat is None or repeat >= 1, "action_repeat", repeat, "null or at least 1")
-        require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
-        require(self.save_every > 0, "save_every", self.save_every, "positive")
-        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
 
     @property
     def agent(self) -> PlanetConfig:

@@ -14,7 +14,7 @@ from dcem.agents.finetune_config import FinetuneConfig
 from dcem.agents.policy import Policy
 from dcem.envs.dmc import ControlEnv
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import SELECTION_SEED, choose_device, evaluate
+from dcem.experiments.online import SELECTION_SEED, LoopConfig, choose_device, evaluate
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import SNAPSHOTS, Pieces, Source, load_source, require_source
 from dcem.runs import Run, require
@@ -50,25 +50,21 @@ class PlannerChanges:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FinetuneConfig):
+class Config(FinetuneConfig, LoopConfig):
     """A controller to start from, how to fine-tune it, and how often to look at it.
 
-    Attributes, beside those of the agent (`dcem.agents.finetune_config.FinetuneConfig`):
-        seed: of everything.
+    Attributes, beside those of the agent (`dcem.agents.finetune_config.FinetuneConfig`) and of the loop
+    (`LoopConfig`):
         source: the run folder of the controller, or the name of one that ships; `from=` on the command line.
         snapshot: the source's weights that were best at an evaluation, or the last.
         planner: changes to the source's planner, for training and evaluation alike.
         steps: PPO steps.
         n_envs: environments stepped and planned for at once, with an episode each in a PPO step.
-        n_workers: processes they run in; 0 for this one.
         actions: taken in every environment in a PPO step; null for a whole episode.
-        eval_every: PPO steps between evaluations, from before the first step to after the last.
-        eval_episodes: episodes of an evaluation, all at once; the best one's weights are kept.
-        save_every: seconds between checkpoints.
-        device: cpu, cuda, or auto for cuda where there is one.
+        eval_every: PPO steps between evaluations, from before the first step to after the last, whose best
+            weights are kept.
     """
 
-    seed: int = 0
     source: str = ""
     snapshot: str = "best"
     planner: PlannerChanges = field(default_factory=PlannerChanges)
@@ -77,19 +73,13 @@ class Config(FinetuneConfig):
     n_workers: int = 10
     actions: int | None = None
     eval_every: int = 10
-    eval_episodes: int = 32
-    save_every: float = 300.0
-    device: str = "auto"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("steps", "n_envs", "eval_every", "eval_episodes"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        FinetuneConfig.__post_init__(self)
+        LoopConfig.__post_init__(self)
+        self._at_least_one("steps")
         require(self.actions is None or self.actions >= 1, "actions", self.actions, "null or at least 1")
-        require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
         require(self.snapshot in SNAPSHOTS, "snapshot", self.snapshot, " or ".join(SNAPSHOTS))
-        require(self.save_every > 0, "save_every", self.save_every, "positive")
-        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
 
 
 PRESETS: dict[str, dict[str, object]] = {
