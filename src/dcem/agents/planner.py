@@ -11,6 +11,7 @@ from dcem.capture import capture
 from dcem.control import MPC, Decoder
 from dcem.distributions import Gaussian
 from dcem.models import RSSM
+from dcem.models.imagine import FrozenRollout
 from dcem.solvers import DCEM
 
 try:
@@ -126,22 +127,25 @@ class Planner:
         return self._mpc(states, generator=self._generator, noise=noise, cost=False).action
 
 
-class _Imagination:
-    """A copy of a model that steps in its own precision, under a search that adds up costs in another.
+class _Imagination(FrozenRollout):
+    """A copy of a model that imagines in its own precision, under a search that adds up costs in another.
 
     It has no use for the normaliser: states come from the model, in its features.
     """
 
     def __init__(self, model: RSSM, dtype: torch.dtype) -> None:
+        super().__init__(copy.deepcopy(model).requires_grad_(False).to(dtype))
         self._original, self._dtype = model, dtype
-        self._model = copy.deepcopy(model).requires_grad_(False).to(dtype)
 
     def refresh(self) -> None:
-        _copy(self._original, self._model)
+        """Take the weights anew from the model."""
+        _copy(self._original, self.model)
 
-    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        state, cost = self._model.step(state.to(self._dtype), action.to(self._dtype))
-        return state, cost.to(action.dtype)
+    def sequence_cost(
+        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
+    ) -> Tensor:
+        state, planned = state.to(self._dtype), actions.to(self._dtype)
+        return super().sequence_cost(state, planned, discount, terminal_cost).to(actions.dtype)
 
 
 def _imagination(model: RSSM, dtype: torch.dtype) -> Any:

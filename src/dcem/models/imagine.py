@@ -30,6 +30,10 @@ except ImportError:  # no Triton here
     rssm_triton = None  # type: ignore[assignment]
 
 
+IN_CACHE = 1024
+"""Trajectories that a processor takes at once: more of them do not stay in its cache."""
+
+
 class FrozenRollout:
     """A planner's view of an RSSM whose weights and states are constants: see `dcem.control.Model`.
 
@@ -78,7 +82,9 @@ class FrozenRollout:
         if not self.learn_reward:
             learned = [p.detach() for p in learned]
         start, sequences = state.reshape(-1, model.state_dim), actions.reshape(-1, *actions.shape[-3:])
-        rewards: Tensor = _Imagined.apply(model, self._engine, start, sequences, *learned)
+        at_once = len(start) if start.is_cuda else max(1, IN_CACHE // actions.shape[-3])
+        parts = zip(start.split(at_once), sequences.split(at_once), strict=True)
+        rewards = torch.cat([_Imagined.apply(model, self._engine, *part, *learned) for part in parts], dim=-1)
         cost = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:]).sum(dim=0)
         return cost.reshape(actions.shape[:-2])
 
