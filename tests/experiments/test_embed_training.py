@@ -16,7 +16,6 @@ import torch
 
 from dcem import cli
 from dcem.agents import PlannerConfig
-from dcem.agents.collect import Collector
 from dcem.commands import exits
 from dcem.experiments import embed, evaluate
 from dcem.experiments.snapshots import Snapshots
@@ -184,12 +183,7 @@ def test_without_its_replay_a_run_begins_with_seed_episodes(
 
 
 @pytest.mark.parametrize("replay", [True, False])
-def test_a_decoder_goes_on_learning(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay: bool
-) -> None:
-    plans = []
-    act = Collector.act
-    monkeypatch.setattr(Collector, "act", lambda self, plan: plans.append(plan) or act(self, plan))
+def test_a_decoder_goes_on_learning(trained: Path, tmp_path: Path, plans: list[object], replay: bool) -> None:
     words = ["keep_decoder=true", f"keep_replay={replay}", "seed=1", "decoder.lr=1e-9", "lr=1e-9"]
     steps = ["env_steps=440", "eval_every=440"]  # of which 400 are seed episodes where no replay is kept
     assert train(trained, tmp_path, *words, *steps) == exits.DONE

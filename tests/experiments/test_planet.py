@@ -19,7 +19,6 @@ import torch
 
 from dcem import cli
 from dcem.agents import Controller, PlannerConfig
-from dcem.agents.collect import Collector
 from dcem.commands import exits
 from dcem.experiments import evaluate, planet
 from dcem.experiments.film import CannotDrawError, film
@@ -49,6 +48,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planet") / "run"
     assert train(folder) == exits.DONE
     return folder
+
+
+@pytest.fixture
+def pendulum_ships(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's weights are among those that ship, as `pendulum`."""
+    evaluate.ship(trained, "pendulum", tmp_path)
+    load = evaluate.pretrained.load
+    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    monkeypatch.setattr(evaluate.pretrained, "available", lambda: ["pendulum"])
 
 
 def test_the_log_tells_how_it_went(trained: Path) -> None:
@@ -124,16 +132,8 @@ def test_a_run_goes_on_from_another(trained: Path, tmp_path: Path) -> None:
     assert all(torch.allclose(after[name], x, atol=1e-4) for name, x in before.items())
 
 
-def test_a_run_goes_on_from_weights_alone(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluate.ship(trained, "pendulum", tmp_path)
-    load = evaluate.pretrained.load
-    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
-    monkeypatch.setattr(evaluate.pretrained, "available", lambda: ["pendulum"])
-    plans = []
-    act = Collector.act
-    monkeypatch.setattr(Collector, "act", lambda self, plan: plans.append(plan) or act(self, plan))
+@pytest.mark.usefixtures("pendulum_ships")
+def test_a_run_goes_on_from_weights_alone(tmp_path: Path, plans: list[object]) -> None:
     assert train(tmp_path / "on", "from=pendulum", "env_steps=600", "lr=1e-9", "seed=1") == exits.DONE
     assert read_records(tmp_path / "on" / "log.jsonl")[-1]["updates"] == 100  # seed episodes came first
     assert plans[0] is not None  # and were planned
@@ -149,7 +149,7 @@ def test_a_run_goes_on_from_weights_alone(
         (["n_envs=3"], "n_envs must be 2"),
         (["action_repeat=3"], "action_repeat must be 1"),
         (["length=300"], "length must be below the steps of some episode"),
-        (["from=nothing"], "nothing"),
+        (["from=nothing"], "from must be a run folder or the name of weights that ship"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_it_starts(
@@ -227,12 +227,8 @@ def test_what_is_kept_of_a_run(trained: Path, tmp_path: Path) -> None:
     assert all(record["seconds"] > 0 and record["planner"]["samples"] == 10 for record in records.values())
 
 
-def test_shipped_weights_play_like_the_run_they_came_from(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluate.ship(trained, "pendulum", tmp_path)
-    load = evaluate.pretrained.load
-    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+@pytest.mark.usefixtures("pendulum_ships")
+def test_shipped_weights_play_like_the_run_they_came_from(trained: Path) -> None:
     both = [evaluate.load(what, CPU, samples=10) for what in (trained, "pendulum")]
     assert both[0].planner == both[1].planner
     assert both[0].planner.samples == 10

@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -11,13 +10,8 @@ from dcem.capture import capture
 from dcem.control import MPC, Decoder
 from dcem.distributions import Gaussian
 from dcem.models import RSSM
-from dcem.models.imagine import FrozenRollout
+from dcem.models.imagine import FrozenRollout, fused_rollout
 from dcem.solvers import DCEM
-
-try:
-    from dcem.models import rssm_triton
-except ImportError:  # no Triton here
-    rssm_triton = None  # type: ignore[assignment]
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -97,7 +91,8 @@ class Planner:
     ) -> None:
         weight = next(model.parameters())
         half = weight.is_cuda and config.dtype != "float32"
-        self._imagination = _imagination(model, DTYPES[config.dtype] if half else weight.dtype)
+        dtype = DTYPES[config.dtype] if half else weight.dtype
+        self._imagination = fused_rollout(model, dtype) or _Imagination(model, dtype)
         self._decoder = decoder
         self._mpc = MPC(
             self._imagination,
@@ -146,13 +141,6 @@ class _Imagination(FrozenRollout):
     ) -> Tensor:
         state, planned = state.to(self._dtype), actions.to(self._dtype)
         return super().sequence_cost(state, planned, discount, terminal_cost).to(actions.dtype)
-
-
-def _imagination(model: RSSM, dtype: torch.dtype) -> Any:
-    """Something to plan with that has a `refresh`: fused kernels where there are some for this model."""
-    if dtype == torch.float16 and rssm_triton is not None and rssm_triton.fits(model):
-        return rssm_triton.FusedRollout(model)
-    return _Imagination(model, dtype)
 
 
 @torch.no_grad()

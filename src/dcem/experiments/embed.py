@@ -198,9 +198,10 @@ def _replay(config: Config, source: Source) -> dict[str, torch.Tensor] | None:
     """The replay buffer to begin with, if it is not a new one."""
     if not config.keep_replay:
         return None
-    n_envs = len(source.replay["rewards"]) if config.offline and source.replay else config.n_envs
-    longest = config.decoder.context if config.offline else max(config.length, config.decoder.context)
-    return require_replay(source, config.source, n_envs, longest)
+    context = config.decoder.context
+    if config.offline:
+        return require_replay(source, config.source, None, context)
+    return require_replay(source, config.source, config.n_envs, max(config.length, context))
 
 
 def _summary(agent: Planet | Offline, rate: float) -> dict[str, float]:

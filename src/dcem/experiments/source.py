@@ -136,13 +136,13 @@ def require_source(name: str, snapshot: str = "best") -> Source:
         raise ValueError(str(error)) from error
 
 
-def require_replay(source: Source, name: str, n_envs: int, length: int) -> dict[str, Tensor]:
-    """Its replay buffer, if so many environments can go on with it, and chunks of that length be sampled."""
+def require_replay(source: Source, name: str, n_envs: int | None, length: int) -> dict[str, Tensor]:
+    """Its replay buffer, if chunks of that length can be sampled, and so many environments go on with it."""
     replay, model = source.replay, source.model
     if replay is None:
         raise ValueError(f"keep_replay must be false: {name} has no replay buffer")
     theirs, capacity = replay["rewards"].shape
-    require(n_envs == theirs, "n_envs", n_envs, f"{theirs}, as in the replay of {name} that is kept")
+    require(n_envs in (theirs, None), "n_envs", n_envs, f"{theirs}, as in the replay of {name} that is kept")
     buffer = ReplayBuffer(theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=length)
     buffer.load_state_dict(replay)
     buffer.close_episodes()

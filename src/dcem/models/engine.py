@@ -1,8 +1,10 @@
 """What rolls out a world model of constant weights, step by step or in fused kernels."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
+
+from dcem.models.rssm import RSSM
 
 
 class Weights(NamedTuple):
@@ -32,3 +34,15 @@ class Engine(Protocol):
 
         R is at least E · N.
         """
+
+
+def check_sequences(model: RSSM, state: Tensor, actions: Tensor, discount: float, terminal_cost: Any) -> None:
+    """ValueError unless these are states (*B, s) and action sequences (*B, N, H, m), to be added up as is."""
+    if discount != 1 or terminal_cost is not None:
+        raise ValueError("sequence_cost: discount and terminal_cost need a model that goes step by step")
+    *batch, _, _, action_dim = actions.shape
+    if action_dim != model.action_dim or state.shape != (*batch, model.state_dim):
+        raise ValueError(
+            f"sequence_cost: state must be (*B, {model.state_dim}) and actions (*B, N, H, "
+            f"{model.action_dim}), got {tuple(state.shape)} and {tuple(actions.shape)}"
+        )

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
-from dcem.models.engine import Engine, Weights
+from dcem.models.engine import Engine, Weights, check_sequences
 from dcem.models.nets import ACTIVATIONS
 from dcem.models.rssm import RSSM
 from dcem.models.unroll import kernels_between_products, weight_gradient
@@ -52,9 +52,7 @@ class FrozenRollout:
 
     def __init__(self, model: RSSM, learn_reward: bool = False, dtype: torch.dtype = torch.float32) -> None:
         self.model, self.action_dim, self.learn_reward = model, model.action_dim, learn_reward
-        on_cuda = next(model.parameters()).is_cuda
-        fused = dtype == torch.float16 and on_cuda and rssm_triton is not None and rssm_triton.fits(model)
-        self._engine: Engine = rssm_triton.FusedRollout(model) if fused else StepByStep(model)
+        self._engine: Engine = fused_rollout(model, dtype) or StepByStep(model)
 
     def refresh(self) -> None:
         """Take the weights anew from the model: call it when they have changed."""
@@ -68,16 +66,8 @@ class FrozenRollout:
         self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
     ) -> Tensor:
         """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
-        model = self.model
-        if discount != 1 or terminal_cost is not None:
-            raise ValueError("sequence_cost: discount and terminal_cost need a model that goes step by step")
-        *batch, _, _, action_dim = actions.shape
-        if action_dim != model.action_dim or state.shape != (*batch, model.state_dim):
-            raise ValueError(
-                f"sequence_cost: state must be (*B, {model.state_dim}) and actions (*B, N, H, "
-                f"{model.action_dim}), got {tuple(state.shape)} and {tuple(actions.shape)}"
-            )
-        head = model.reward_head
+        model, head = self.model, self.model.reward_head
+        check_sequences(model, state, actions, discount, terminal_cost)
         learned = [p for pair in zip(head.weights, head.biases, strict=True) for p in pair]
         if not self.learn_reward:
             learned = [p.detach() for p in learned]
@@ -87,6 +77,13 @@ class FrozenRollout:
         rewards = torch.cat([_Imagined.apply(model, self._engine, *part, *learned) for part in parts], dim=-1)
         cost = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:]).sum(dim=0)
         return cost.reshape(actions.shape[:-2])
+
+
+def fused_rollout(model: RSSM, dtype: torch.dtype) -> "rssm_triton.FusedRollout | None":
+    """Kernels that imagine in that precision, where there are some for this model and its device."""
+    if dtype != torch.float16 or not next(model.parameters()).is_cuda or rssm_triton is None:
+        return None
+    return rssm_triton.FusedRollout(model) if rssm_triton.fits(model) else None
 
 
 class StepByStep:
@@ -151,7 +148,7 @@ class _Imagined(Function):
         ctx: Any, model: RSSM, engine: Engine, state: Tensor, actions: Tensor, *learned: Tensor
     ) -> Tensor:
         rows, rewards = engine.imagine(state, actions)
-        ctx.model, ctx.weights, ctx.shape = model, engine.weights(), actions.shape
+        ctx.model, ctx.engine, ctx.shape = model, engine, actions.shape
         ctx.save_for_backward(rows, *learned)  # these, so that a change to them in between is noticed
         return rewards[..., : actions.shape[0] * actions.shape[1]]
 
@@ -160,7 +157,7 @@ class _Imagined(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows = ctx.saved_tensors[0]
         model: RSSM = ctx.model
-        weights: Weights = ctx.weights
+        weights: Weights = ctx.engine.weights()
         X, U, n = model.features, model.action_dim, grad.shape[-1]
         H = weights.hidden.shape[1]
         grad = F.pad(grad, (0, rows.shape[2] - n))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dcem.capture import capture
-from dcem.models.engine import Weights
+from dcem.models.engine import Weights, check_sequences
 from dcem.models.rssm import RSSM
 from dcem.models.rssm_kernels import cost_kernel, reward_kernel, rollout_kernel, team_rollout_kernel
 
@@ -89,21 +89,14 @@ class FusedRollout:
         self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
     ) -> Tensor:
         """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
-        model = self.model
-        if discount != 1 or terminal_cost is not None:
-            raise ValueError("sequence_cost: discount and terminal_cost need a model that goes step by step")
-        *batch, n_samples, horizon, action_dim = actions.shape
-        if action_dim != model.action_dim or state.shape != (*batch, model.state_dim):
-            raise ValueError(
-                f"sequence_cost: state must be (*B, {model.state_dim}) and actions (*B, N, H, "
-                f"{model.action_dim}), got {tuple(state.shape)} and {tuple(actions.shape)}"
-            )
+        config = self.model.config
+        check_sequences(self.model, state, actions, discount, terminal_cost)
         _, rewards = self._imagine(state, actions, teams=True)
-        cost = torch.empty(*batch, n_samples, device=state.device)
+        cost = torch.empty(actions.shape[:-2], device=state.device)
         with torch.cuda.device(state.device):
             cost_kernel[(triton.cdiv(cost.numel(), 128),)](
-                rewards, cost, cost.numel(), rewards.shape[-1], horizon, model.config.pessimism,
-                M=model.config.members, TILE=128,
+                rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism,
+                M=config.members, TILE=128,
             )  # fmt: skip
         return cost
 
