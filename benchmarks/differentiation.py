@@ -39,7 +39,7 @@ def cases(spaces: list[str], tiny: bool) -> Iterator[tuple[dict[str, Any], Polic
         dtypes = ("float16", "float32") if torch.cuda.is_available() else ("float32",)
         ways = [(mode, parts, dtypes[0]) for mode in MODES if mode != "detach"]
         ways += [("unroll", parts, dtype) for dtype in dtypes[1:]]
-        ways += [("unroll", (*parts, "transition"), "float32")]
+        ways += [(mode, (*parts, "transition"), "float32") for mode in ("unroll", "checkpoint", "prune")]
         for mode, trained, dtype in ways:
             what = {"space": space, "backward": mode, "parts": "+".join(trained), "dtype": dtype}
             how = replace(planner, dtype=dtype)

@@ -31,7 +31,7 @@ from rows import origin, put
 STATES = (1, 16)
 FEW = {"samples": 100, "elites": 10, "iterations": 10}  # the paper's, of a latent plan
 WARMUP, REPEATS = 1, 3  # calls before, and at least
-SECONDS = {"cpu": 15.0, "cuda": 2.0}  # for more of them
+SECONDS = {"cpu": 15.0, "cuda": 1.0}  # for more of them
 
 
 def controllers(names: list[str]) -> Iterator[tuple[str, str, Source, PlannerConfig]]:
