@@ -49,10 +49,10 @@ def test_a_captured_plan_equals_that_of_the_processor(dtype: str, samples: int, 
                 parameter.mul_(scale)
         reference.refresh()
         plan.refresh()
-        states = torch.randn(6, model.state_dim)
-        noise = torch.randn(2, 6, samples, 3 if latent else 8)
+        states = torch.randn(48, model.state_dim)
+        noise = torch.randn(2, 48, samples, 3 if latent else 8)
         expected, got = reference(states, noise), plan(states.cuda(), noise.cuda()).cpu()
-        # Rounding may swap an elite for another of nearly the same cost.
+        # Rounding may swap an elite for another of nearly the same cost: the mean over many plans tells.
         assert (got - expected).abs().mean() < {"float32": 0.01, "float16": 0.05, "bfloat16": 0.15}[dtype]
 
 
