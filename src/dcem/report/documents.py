@@ -95,6 +95,7 @@ def _evaluations(root: Path) -> Rows:
                 "controller": CONTROLLERS.get(key[1], key[1]).replace("\n", " "),
                 "the paper": f"{known.median:.0f} [{known.q1:.0f}–{known.q3:.0f}]" if known else "",
                 "ours": f"{median:.0f} [{q1:.0f}–{q3:.0f}]" if one else NOT_MEASURED,
+                "our mean": f"{np.mean(one.totals):.0f}" if one else "",
                 "episodes": str(len(one.totals)) if one else "",
                 "trajectories a plan": one.sampled if one else "",
             }
