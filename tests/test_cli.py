@@ -1,16 +1,19 @@
 """The command line: what it refuses and how, what it runs, how it stops and goes on."""
 
 import importlib
+import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from dcem import cli, experiments
-from dcem.commands import bench, overrides
+from dcem.commands import bench, exits, overrides
 from dcem.runs import load_checkpoint, read_record, read_records
 from toy.command import TOY, dcem, start, wait_for
 from toy.experiment import Config, Inner, Method
@@ -300,3 +303,12 @@ def test_a_signal_saves_and_exits_75(number):
     assert time.monotonic() - asked < 10
     assert f"{number.name}: saved at step {load_checkpoint('here').step} of 100000, in here" in shown
     assert read_record("here")["status"] == "interrupted"
+
+
+def test_a_reader_that_has_gone_is_no_accident() -> None:
+    command = [sys.executable, "-m", "dcem", "train", "cartpole", "--dry-run", "preset=tiny"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (exits.FAILED, "")

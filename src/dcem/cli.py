@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from dcem.commands.exits import INTERRUPTED, USAGE, UsageError
+from dcem.commands.exits import FAILED, INTERRUPTED, USAGE, UsageError
 from dcem.commands.parser import Parser, did_you_mean
 
 # name: (module and function that takes the arguments and returns the exit code, one line of help)
@@ -45,13 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no command {options.command!r}{hint}")
     module, function = COMMANDS[options.command][0].split(":")
     try:
-        return int(getattr(importlib.import_module(module), function)(options.rest))
+        code = int(getattr(importlib.import_module(module), function)(options.rest))
+        sys.stdout.flush()
+        return code
     except UsageError as error:
         print(f"dcem {options.command}: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         print(f"dcem {options.command}: stopped", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read has gone, as `| head` does
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or the last flush complains
+        return FAILED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -54,9 +54,7 @@ def load(run_or_name: str | Path, device: torch.device, snapshot: str = "best", 
 def ship(run: str | Path, name: str, folder: Path | str = FOLDER, snapshot: str = "best") -> Path:
     """Keep the weights of a run under a name that `load` takes; returns the file."""
     stored = read_stored(run, snapshot)
-    described: dict[str, Any] = {"experiment": stored.experiment, "config": stored.config}
-    if stored.pieces is not None:
-        described["pieces"] = stored.pieces
+    described = {"experiment": stored.experiment, "config": stored.config, "pieces": stored.pieces}
     return pretrained.save(name, described, stored.weights, folder)
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dcem.agents import Controller, Planet, PlanetConfig, PlannerConfig
 from dcem.agents.controller import flat_size
@@ -188,8 +187,3 @@ def _action_repeat(make: Callable[..., ControlEnv]) -> int:
 def environment(config: Config) -> Callable[..., ControlEnv]:
     """What makes one environment of the task; it takes a `render_mode`."""
     return partial(make_env, config.task, config.action_repeat)
-
-
-def weights(checkpoint: Any) -> dict[str, Tensor]:
-    """The weights to evaluate or to ship, out of the tree that a checkpoint of this experiment holds."""
-    return checkpoint["objects"]["agent"]["learner"]["average"]

@@ -1,7 +1,7 @@
 """What was trained, to evaluate it or to start a later phase from it: runs with a controller, what ships.
 
 A run's checkpoint holds it as a `dcem.experiments.snapshots.Snapshots` under ``trained``, which describes
-itself; early runs of phase 1 hold only the agent, which their config describes.
+itself.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class Stored(NamedTuple):
     experiment: str
     config: dict[str, Any]
     """Of the experiment, as JSON."""
-    pieces: dict[str, Any] | None
-    """As JSON, where the config does not say it all."""
+    pieces: dict[str, Any]
+    """As JSON."""
     weights: dict[str, Tensor]
-    """With pieces: the names are those of `flat_weights`; without: those of the model."""
+    """With the names of `flat_weights`."""
     replay: dict[str, Tensor] | None
 
 
@@ -108,12 +108,8 @@ def load_source(run_or_name: str | Path, snapshot: str = "best") -> Source:
     trust.check_experiment(stored.experiment)
     module: Any = experiments.load(stored.experiment)
     config = from_json(module.Config, stored.config)
-    if stored.pieces is None:
-        pieces = Pieces(config.task, config.action_repeat, config.agent.model, config.evaluation)
-        model_weights, decoder_weights = stored.weights, {}
-    else:
-        pieces = from_json(Pieces, stored.pieces)
-        model_weights, decoder_weights = (_under(name, stored.weights) for name in ("model", "decoder"))
+    pieces = from_json(Pieces, stored.pieces)
+    model_weights, decoder_weights = (_under(name, stored.weights) for name in ("model", "decoder"))
     trust.check_task(pieces.task)
     decoder = None
     if pieces.decoder is not None:
@@ -159,9 +155,9 @@ def read_stored(run_or_name: str | Path, snapshot: str = "best") -> Stored:
         return _read_run(Path(run_or_name), snapshot)
     entry, weights = pretrained.load(str(run_or_name))
     experiment = entry.get("experiment", "something else")
-    if "pieces" not in entry and not _is_online(experiment):
+    if "pieces" not in entry:
         raise ValueError(f"{run_or_name} must be a controller with an environment, got one of {experiment}")
-    return Stored(experiment, entry["config"], entry.get("pieces"), weights, replay=None)
+    return Stored(experiment, entry["config"], entry["pieces"], weights, replay=None)
 
 
 def is_run(run_or_name: str | Path) -> bool:
@@ -198,18 +194,11 @@ def _read_run(folder: Path, snapshot: str) -> Stored:
     tree: Any = load_checkpoint(folder).tree
     objects = tree["objects"]
     replay = objects.get("agent", {}).get("replay")
-    if "trained" in objects:
-        trained = objects["trained"]
-        weights = trained[snapshot] if trained["best"] is not None else trained["last"]
-        return Stored(experiment, config, trained["pieces"], flat_weights(**weights), replay)
-    if _is_online(experiment):
-        module: Any = experiments.load(experiment)
-        return Stored(experiment, config, None, module.weights(tree), replay)
-    raise ValueError(f"{folder} must be a run with a controller, got one of {experiment}")
-
-
-def _is_online(experiment: str) -> bool:
-    return experiment in experiments.EXPERIMENTS and hasattr(experiments.load(experiment), "weights")
+    if "trained" not in objects:
+        raise ValueError(f"{folder} must be a run with a controller, got one of {experiment}")
+    trained = objects["trained"]
+    weights = trained[snapshot] if trained["best"] is not None else trained["last"]
+    return Stored(experiment, config, trained["pieces"], flat_weights(**weights), replay)
 
 
 def _model(config: RSSMConfig, weights: dict[str, Tensor]) -> RSSM:
