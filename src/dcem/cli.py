@@ -56,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dcem {options.command}: stopped", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # whoever read has gone, as `| head` does
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # or the last flush complains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the last flush complains
         return FAILED
 
 

@@ -245,6 +245,14 @@ def test_a_seed_that_did_not_come_so_far_is_left_out_of_the_mean(sources):
     assert (row["1,000,000"], row["2,000,000"]) == ("300", "601 (1 of 2 seeds)")
 
 
+def test_a_run_that_goes_on_from_another_is_not_counted_by_its_own_steps(sources):
+    cheetah, _ = dmc.read_trainings(sources.results / "planet")
+    on = {seed: record | {"config": {"source": "cheetah-run"}} for seed, record in cheetah.records.items()}
+    page = str(dmc._phase_one([cheetah, replace(cheetah, preset="annealed", records=on)]))
+    assert "ours, best" in page and "ours, annealed" not in page
+    assert "cheetah-run, annealed, 0" in page  # in the table of runs
+
+
 def test_a_single_evaluation_can_be_seen(sources):
     (latent,) = dmc.read_trainings(sources.results / "embed")
     curve = {name: values[:1] for name, values in latent.curves[0].items()}

@@ -136,9 +136,10 @@ def _box(evaluation: Evaluation) -> Box:
 
 
 def _phase_one(trainings: Sequence[Training]) -> Html:
-    tables = []
-    for task in dict.fromkeys(training.task for training in trainings):
-        rows = [_at_steps(training) for training in trainings if training.task == task]
+    """Runs that go on from others are in the table of runs alone: by environment steps they would flatter."""
+    tables, anew = [], [training for training in trainings if not training.goes_on]
+    for task in dict.fromkeys(training.task for training in anew):
+        rows = [_at_steps(training) for training in anew if training.task == task]
         rows += [
             {"agent": agent, "seeds": "published", **_by_steps(values)}
             for (at, agent), values in paper.OTHER_RETURNS.items()
@@ -146,7 +147,7 @@ def _phase_one(trainings: Sequence[Training]) -> Html:
         ]
         tables.append(table(rows, f"{task}: mean evaluation return at so many environment steps"))
     note = paragraph("Beside agents that see the same state, from their published tables:")
-    return join(_curves(trainings, "full-cem", "eval_mean"), _runs(trainings), note, *tables)
+    return join(_curves(anew, "full-cem", "eval_mean"), _runs(trainings), note, *tables)
 
 
 def _phase(

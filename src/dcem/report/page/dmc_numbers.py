@@ -35,6 +35,11 @@ class Training:
     def label(self) -> str:
         return f"ours, {self.preset}"
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it began with what another run had learned, so that its steps are not all there were."""
+        return any(record.get("config", {}).get("source") for record in self.records.values())
+
 
 @dataclass(frozen=True)
 class Evaluation:
