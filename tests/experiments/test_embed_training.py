@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +12,15 @@ import pytest
 import torch
 
 from dcem import cli
-from dcem.agents import PlannerConfig
+from dcem.agents import Planet, PlannerConfig
 from dcem.commands import exits
 from dcem.experiments import embed, evaluate
+from dcem.experiments.online import SELECTION_SEED
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, load_source
 from dcem.models import RSSM, RSSMConfig
 from dcem.runs import load_checkpoint, read_records
+from toy.killed import train_until_killed
 
 CPU = torch.device("cpu")
 SHORT = ["preset=tiny", "env_steps=300", "eval_every=150", "tensorboard=false"]
@@ -73,29 +72,7 @@ def test_the_log_tells_how_it_went(trained: Path) -> None:
 
 def test_a_killed_run_ends_as_if_nothing_had_happened(phase1: Path, trained: Path, tmp_path: Path) -> None:
     words = ["embed", f"from={phase1}", *SHORT, f"run_dir={tmp_path}"]
-    # Killed by itself, somewhere behind a checkpoint.
-    program = f"""
-import os, signal
-from dcem import cli
-from dcem.agents import Planet
-from dcem.runs.folder import Run
-act, steps, count = Planet.step, Run.steps, []
-Run.steps = lambda self, n, state, save_every: steps(self, n, state, save_every=0.2)
-def step(self):
-    count.append(None)
-    if len(count) == 117:
-        os.kill(os.getpid(), signal.SIGKILL)
-    act(self)
-Planet.step = step
-cli.main(["train", *{words!r}])
-"""
-    killed = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        timeout=120,
-    )
-    assert killed.returncode == -9, killed.stderr
+    train_until_killed(Planet, 117, words, save_every=0.2)
     assert 0 < load_checkpoint(tmp_path).step < 117
     assert train(phase1, tmp_path) == exits.DONE
     assert figures(tmp_path) == figures(trained)
@@ -112,7 +89,7 @@ def test_eval_plays_the_best_or_the_last(trained: Path, tmp_path: Path) -> None:
             assert [row["seed"] for row in csv.DictReader(file)] == ["5"]
     # The evaluations while training are the same for anyone who plays those seeds.
     controller = evaluate.load(trained, CPU)
-    returns = [e.total for e in evaluate.play(controller, 2, embed.SELECTION_SEED, n_envs=2)]
+    returns = [e.total for e in evaluate.play(controller, 2, SELECTION_SEED, n_envs=2)]
     best = max(r["eval/mean"] for r in read_records(trained / "log.jsonl") if "eval/mean" in r)
     assert np.mean(returns) == pytest.approx(best)
 

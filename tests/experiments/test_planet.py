@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +15,7 @@ import scipy.stats
 import torch
 
 from dcem import cli
-from dcem.agents import Controller, PlannerConfig
+from dcem.agents import Controller, Planet, PlannerConfig
 from dcem.commands import exits
 from dcem.experiments import evaluate, planet
 from dcem.experiments.film import CannotDrawError, film
@@ -27,6 +24,7 @@ from dcem.models import RSSM, RSSMConfig
 from dcem.runs import load_checkpoint, read_records
 from dcem.runs.progress import Progress
 from toy.environment import Plane
+from toy.killed import train_until_killed
 
 CPU = torch.device("cpu")
 WORDS = ["planet", "preset=tiny", "task=Pendulum-v1", "env_steps=600", "eval_every=500", "tensorboard=false"]
@@ -74,31 +72,7 @@ def test_the_same_seed_gives_the_same_numbers(trained: Path, tmp_path: Path) -> 
 
 
 def test_a_killed_run_ends_as_if_nothing_had_happened(trained: Path, tmp_path: Path) -> None:
-    words = [*WORDS, f"run_dir={tmp_path}"]
-    # Killed by itself, somewhere behind a checkpoint.
-    program = f"""
-import os, signal, sys
-from dcem import cli
-from dcem.agents import Planet
-from dcem.runs.folder import Run
-act, count = Planet.step, []
-steps = Run.steps
-Run.steps = lambda self, n, state, save_every: steps(self, n, state, save_every=0.2)
-def step(self):
-    count.append(None)
-    if len(count) == 237:
-        os.kill(os.getpid(), signal.SIGKILL)
-    act(self)
-Planet.step = step
-cli.main(["train", *{words!r}])
-"""
-    killed = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        timeout=120,
-    )
-    assert killed.returncode == -9, killed.stderr
+    train_until_killed(Planet, 237, [*WORDS, f"run_dir={tmp_path}"], save_every=0.2)
     assert 0 < load_checkpoint(tmp_path).step < 237
     assert train(tmp_path) == exits.DONE
     assert figures(tmp_path) == figures(trained)

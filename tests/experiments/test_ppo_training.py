@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from torch import Generator
 
 from dcem import cli
 from dcem.agents import PlannerConfig
+from dcem.agents.finetune import Finetuner
 from dcem.commands import exits
 from dcem.control import Decoder
 from dcem.experiments import evaluate, ppo
@@ -23,6 +21,7 @@ from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, load_source
 from dcem.models import RSSM, RSSMConfig
 from dcem.runs import Run, load_checkpoint, read_records
+from toy.killed import train_until_killed
 
 CPU = torch.device("cpu")
 MODEL = RSSMConfig(hidden=8, width=8, distance=2)
@@ -95,29 +94,7 @@ def test_the_chosen_parts_have_changed(source: Path, trained: Path) -> None:
 
 
 def test_a_killed_run_ends_as_if_nothing_had_happened(source: Path, trained: Path, tmp_path: Path) -> None:
-    # Killed by itself, behind a checkpoint.
-    program = f"""
-import os, signal
-from dcem import cli
-from dcem.agents.finetune import Finetuner
-from dcem.runs.folder import Run
-step, count, steps = Finetuner.step, [], Run.steps
-Run.steps = lambda self, n, state, save_every: steps(self, n, state, save_every=1e-9)
-def killed(self):
-    count.append(None)
-    if len(count) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return step(self)
-Finetuner.step = killed
-cli.main(["train", *{words(source, tmp_path)!r}])
-"""
-    killed = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        timeout=120,
-    )
-    assert killed.returncode == -9, killed.stderr
+    train_until_killed(Finetuner, 3, words(source, tmp_path), save_every=1e-9)
     assert load_checkpoint(tmp_path).step == 2
     assert train(source, tmp_path) == exits.DONE
     assert figures(tmp_path) == figures(trained)

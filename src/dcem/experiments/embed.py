@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, fields, replace
 
@@ -12,7 +11,7 @@ from torch import Generator
 from dcem.agents import Controller, DecoderConfig, Offline, OnlineConfig, Planet, PlanetConfig, PlannerConfig
 from dcem.control import Decoder
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import SELECTION_SEED, Clock, LoopConfig, choose_device, evaluate, every, summary
+from dcem.experiments.online import StepLoopConfig, choose_device, learn
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, Source, load_source, require_replay, require_source
 from dcem.models import RSSM
@@ -20,11 +19,11 @@ from dcem.runs import Run, require
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OnlineConfig, LoopConfig):
+class Config(OnlineConfig, StepLoopConfig):
     """A run of phase 1 to start from, a decoder to learn on it, and how often to look at it.
 
-    Attributes, beside those of the agent (`dcem.agents.OnlineConfig`), of the loop (`LoopConfig`) and of the
-    decoder (`DecoderConfig`):
+    Attributes, beside those of the agent (`dcem.agents.OnlineConfig`), of the loop (`StepLoopConfig`) and of
+    the decoder (`DecoderConfig`):
         source: a run folder or the name of weights that ship; `from=` on the command line.
         keep_model: start with its model, instead of a new one of the same kind.
         keep_decoder: start with its decoder, where it is a run of this phase, and let that one control the
@@ -36,8 +35,6 @@ class Config(OnlineConfig, LoopConfig):
         planner: how to plan, in the latent space, while learning, collecting and evaluating.
         pessimism: of the planner's reward; null for that of the model to start from.
         decoder: the decoder, and how it learns.
-        env_steps: environment steps of training, over all environments and with the repeated ones.
-        log_every: agent steps between log entries.
     """
 
     source: str = ""
@@ -55,12 +52,10 @@ class Config(OnlineConfig, LoopConfig):
     clip: float = 20.0
     average: float = 0.995
     env_steps: int = 500_000
-    log_every: int = 100
 
     def __post_init__(self) -> None:
         OnlineConfig.__post_init__(self)
-        LoopConfig.__post_init__(self)
-        self._at_least_one("env_steps", "log_every")
+        StepLoopConfig.__post_init__(self)
         lenient = self.pessimism is None or self.pessimism >= 0
         require(lenient, "pessimism", self.pessimism, "null or not negative")
         require(not (self.keep_decoder and self.offline), "keep_decoder", True, "false with offline=true")
@@ -113,9 +108,7 @@ def run(config: Config, run: Run) -> None:
     model = first_model(source, config)
     make = source.pieces.environment()
     with closing(make()) as probe:
-        at_once = config.n_envs * probe.action_repeat
-    n_steps = math.ceil(config.env_steps / at_once)
-    evaluations = every(config.eval_every / at_once, n_steps)
+        action_repeat = probe.action_repeat
     with ExitStack() as stack:
         workers = min(config.n_workers, config.eval_episodes)
         tests = stack.enter_context(closing(ParallelEnv(make, config.eval_episodes, workers)))
@@ -131,19 +124,7 @@ def run(config: Config, run: Run) -> None:
         )
         trained = Snapshots(pieces, agent.model, agent.decoder)
         controller = Controller(agent.model, config.planner, decoder=agent.decoder)
-        clock = Clock(run.step)
-        state = {"agent": agent, "trained": trained}
-        for step in run.steps(n_steps, state, save_every=config.save_every):
-            agent.step()
-            done = step + 1
-            if done % config.log_every == 0 or done in evaluations:
-                figures = {"env_steps": done * at_once, **_summary(agent, clock.lap(done) * at_once)}
-                if done in evaluations:
-                    figures |= evaluate(controller, tests, SELECTION_SEED)
-                    trained.keep_if_best(figures["eval/mean"])
-                    figures["eval/best"] = trained.score
-                run.log(step, **figures)
-                clock.lap(done)
+        learn(config, run, agent, trained, controller, tests, action_repeat)
 
 
 def first_model(source: Source, config: Config) -> RSSM:
@@ -202,14 +183,3 @@ def _replay(config: Config, source: Source) -> dict[str, torch.Tensor] | None:
     if config.offline:
         return require_replay(source, config.source, None, context)
     return require_replay(source, config.source, config.n_envs, max(config.length, context))
-
-
-def _summary(agent: Planet | Offline, rate: float) -> dict[str, float]:
-    """What people watch first, then what explains it. Waits for the device."""
-    learner = agent.decoder_learner
-    assert learner is not None
-    figures = {f"decoder/{name}": value for name, value in learner.read().items()}
-    figures["decoder/updates"] = learner.updates
-    if isinstance(agent, Planet):
-        return summary(agent, rate) | figures
-    return figures | {f"ms/{part}": value for part, value in agent.stopwatch.read().items()}

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dcem.agents import Controller, Planet
+from dcem.agents import Controller, Offline, Planet
 from dcem.envs.vector import ParallelEnv
-from dcem.runs import require
+from dcem.experiments.snapshots import Snapshots
+from dcem.runs import Run, require
 
 SELECTION_SEED = 2_000_000
 """Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
@@ -50,6 +51,23 @@ class LoopConfig:
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepLoopConfig(LoopConfig):
+    """The same for one that learns at every step of the environments.
+
+    Attributes, beside those of `LoopConfig`:
+        env_steps: environment steps of training, over all environments and with the repeated ones.
+        log_every: agent steps between log entries.
+    """
+
+    env_steps: int = 2_000_000
+    log_every: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least_one("env_steps", "log_every")
+
+
 def choose_device(name: str) -> torch.device:
     """What `cpu`, `cuda` or `auto` stands for here."""
     if name == "auto":
@@ -80,18 +98,50 @@ class Clock:
         return rate
 
 
-def summary(agent: Planet, rate: float) -> dict[str, float]:
+def learn(
+    config: StepLoopConfig,
+    run: Run,
+    agent: Planet | Offline,
+    trained: Snapshots,
+    controller: Controller,
+    tests: ParallelEnv,
+    action_repeat: int,
+) -> None:
+    """Step the agent until the end of the run, look at it now and then, and keep its best weights."""
+    at_once = config.n_envs * action_repeat
+    n_steps = math.ceil(config.env_steps / at_once)
+    evaluations = every(config.eval_every / at_once, n_steps)
+    clock = Clock(run.step)
+    for step in run.steps(n_steps, {"agent": agent, "trained": trained}, save_every=config.save_every):
+        agent.step()
+        done = step + 1
+        if done % config.log_every == 0 or done in evaluations:
+            figures = {"env_steps": done * at_once, **summary(agent, clock.lap(done) * at_once)}
+            if done in evaluations:
+                figures |= evaluate(controller, tests, SELECTION_SEED)
+                trained.keep_if_best(figures["eval/mean"])
+                figures["eval/best"] = trained.score
+            run.log(step, **figures)
+            clock.lap(done)
+
+
+def summary(agent: Planet | Offline, rate: float) -> dict[str, float]:
     """What people watch first, then what explains it. Waits for the device."""
-    losses, times = agent.learner.read(), agent.stopwatch.read()
-    returns = agent.collector.returns
-    return {
-        **({"return": float(np.mean(returns))} if returns else {}),
-        "env_steps_per_s": rate,
-        **losses,
-        **{f"ms/{part}": value for part, value in times.items()},
-        "episodes": agent.collector.episodes,
-        "updates": agent.learner.updates,
-    }
+    figures = {f"ms/{part}": value for part, value in agent.stopwatch.read().items()}
+    if isinstance(agent, Planet):
+        returns = agent.collector.returns
+        figures = {
+            **({"return": float(np.mean(returns))} if returns else {}),
+            "env_steps_per_s": rate,
+            **agent.learner.read(),
+            **figures,
+            "episodes": agent.collector.episodes,
+            "updates": agent.learner.updates,
+        }
+    if agent.decoder_learner is not None:
+        figures |= {f"decoder/{name}": value for name, value in agent.decoder_learner.read().items()}
+        figures["decoder/updates"] = agent.decoder_learner.updates
+    return figures
 
 
 def evaluate(controller: Controller, envs: ParallelEnv, first_seed: int) -> dict[str, float]:

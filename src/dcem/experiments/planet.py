@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from dcem.agents import Controller, Planet, PlanetConfig, PlannerConfig
 from dcem.agents.controller import flat_size
 from dcem.envs.dmc import ControlEnv, make_env
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import SELECTION_SEED, Clock, LoopConfig, choose_device, evaluate, every, summary
+from dcem.experiments.online import StepLoopConfig, choose_device, learn
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, require_replay, require_source
 from dcem.models import RSSM, RSSMConfig
@@ -29,34 +28,29 @@ _NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PlanetConfig, LoopConfig):
+class Config(PlanetConfig, StepLoopConfig):
     """A task, an agent to learn it, and how often to look at it.
 
-    Attributes, beside those of the agent (`dcem.agents.PlanetConfig`) and of the loop (`LoopConfig`):
+    Attributes, beside those of the agent (`dcem.agents.PlanetConfig`) and of the loop (`StepLoopConfig`):
         task: a task of the control suite or a Gymnasium id.
         action_repeat: environment steps an action is held for; null for the task's own.
         source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
             has one (else seed episodes that its model plans); `from=` on the command line.
-        env_steps: environment steps of training, over all environments and with the repeated ones.
         wrap_angles: give the model sine and cosine of the observations that are angles.
         evaluation: the planner that is evaluated.
-        log_every: agent steps between log entries.
     """
 
     task: str = "cheetah-run"
     action_repeat: int | None = None
     source: str = ""
-    env_steps: int = 2_000_000
     wrap_angles: bool = False
     evaluation: PlannerConfig = field(default_factory=PlannerConfig)
     eval_every: int = 200_000
     eval_episodes: int = 16
-    log_every: int = 100
 
     def __post_init__(self) -> None:
         PlanetConfig.__post_init__(self)
-        LoopConfig.__post_init__(self)
-        self._at_least_one("env_steps", "log_every")
+        StepLoopConfig.__post_init__(self)
         repeat = self.action_repeat
         require(repeat is None or repeat >= 1, "action_repeat", repeat, "null or at least 1")
 
@@ -126,37 +120,21 @@ def check(config: Config) -> None:
 
 
 def run(config: Config, run: Run) -> None:
-    """Train, evaluate at intervals, and leave the agent in the run's checkpoint."""
+    """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
     device = choose_device(config.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     make = environment(config)
-    at_once = config.n_envs * _action_repeat(make)
-    n_steps = math.ceil(config.env_steps / at_once)
-    evaluations = every(config.eval_every / at_once, n_steps)
+    n_workers = min(config.n_workers, config.eval_episodes)
     with (
         closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs,
-        closing(
-            ParallelEnv(make, config.eval_episodes, min(config.n_workers, config.eval_episodes))
-        ) as tests,
+        closing(ParallelEnv(make, config.eval_episodes, n_workers)) as tests,
     ):
         agent = Planet(envs, config.agent, config.seed, device, **_beginning(config))
         controller = Controller(agent.model, config.evaluation)
         pieces = Pieces(config.task, config.action_repeat, config.agent.model, config.evaluation)
         trained = Snapshots(pieces, agent.model)
-        clock = Clock(run.step)
-        state: dict[str, Any] = {"agent": agent, "trained": trained}
-        for step in run.steps(n_steps, state, save_every=config.save_every):
-            agent.step()
-            done = step + 1
-            if done % config.log_every == 0 or done in evaluations:
-                figures = {"env_steps": done * at_once, **summary(agent, clock.lap(done) * at_once)}
-                if done in evaluations:
-                    figures |= evaluate(controller, tests, SELECTION_SEED)
-                    trained.keep_if_best(figures["eval/mean"])
-                    figures["eval/best"] = trained.score
-                run.log(step, **figures)
-                clock.lap(done)
+        learn(config, run, agent, trained, controller, tests, _action_repeat(make))
 
 
 def _beginning(config: Config) -> dict[str, Any]:
