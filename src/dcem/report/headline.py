@@ -33,8 +33,8 @@ _GPU_SPEED = (
      "dcem, captured", {"torch.topk, captured": "torch.topk", _RELEASED: "released code"}),
     ("dcem", "DCEM solve (as above), with gradients", "B=1, forward+backward", "dcem, captured, one graph",
      {_RELEASED: "released code"}),
-    ("plan", "CEM plan of 10,000 trajectories in a world model", "B=1, N=1000", "fused, captured",
-     {"float32, captured": "the same in plain PyTorch, captured"}),
+    ("plan", "CEM plan of 10,000 trajectories in a world model of one member", "B=1, N=1000",
+     "fused, captured", {"float32, captured": "the same in plain PyTorch, captured"}),
 )  # fmt: skip
 
 
