@@ -76,12 +76,8 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(trained: Path, tmp_path: P
     assert 0 < load_checkpoint(tmp_path).step < 237
     assert train(tmp_path) == exits.DONE
     assert figures(tmp_path) == figures(trained)
-    for ours, theirs in zip(*(_weights(folder) for folder in (tmp_path, trained)), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-def _weights(folder: Path) -> list[torch.Tensor]:
-    return list(_averaged(folder).values())
+    ours, theirs = (_averaged(folder).values() for folder in (tmp_path, trained))
+    assert all(map(torch.equal, ours, theirs))
 
 
 def _averaged(folder: Path) -> dict[str, torch.Tensor]:
