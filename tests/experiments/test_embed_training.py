@@ -94,6 +94,18 @@ def test_eval_plays_the_best_or_the_last(trained: Path, tmp_path: Path) -> None:
     assert np.mean(returns) == pytest.approx(best)
 
 
+def test_eval_does_not_plan_further_than_the_decoder(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["eval", str(trained), "--horizon", "5"]) == exits.USAGE
+    assert f"horizon must be 3, that of the decoder of {trained}, got 5" in capsys.readouterr().err
+
+
+def test_what_is_kept_of_a_run_has_what_plans_cost(trained: Path, tmp_path: Path) -> None:
+    assert cli.main(["export", str(trained), "--name", "a-b", "--results", str(tmp_path)]) == exits.DONE
+    with (tmp_path / "embed" / "a-b" / "seed0" / "curve.csv").open() as file:
+        kept = list(csv.DictReader(file))
+    assert float(kept[-1]["decoder_cost"]) == read_records(trained / "log.jsonl")[-1]["decoder/cost"]
+
+
 def test_shipped_weights_play_like_the_run_they_came_from(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,7 +187,8 @@ def test_what_is_kept_of_a_run(trained: Path, tmp_path: Path) -> None:
 
     table = tmp_path / "evaluations.csv"
     for run, seed in (("one", "5"), ("two", "5"), ("one", "6")):
-        words = ["--episodes", "2", "--samples", "10", "--seed", seed, "--table", str(table), "--run", run]
+        words = ["--episodes", "2", "--samples", "10", "--horizon", "2", "--seed", seed]
+        words += ["--table", str(table), "--run", run]
         assert cli.main(["eval", str(trained), *words]) == exits.USAGE  # it is no longer the run's planner
         words += ["--controller", "less"]
         assert cli.main(["eval", str(trained), *words]) == exits.DONE
@@ -198,7 +199,9 @@ def test_what_is_kept_of_a_run(trained: Path, tmp_path: Path) -> None:
                      (("one", "6"), ("one", "7"), ("two", "5"), ("two", "6"))]  # fmt: skip
     records = json.loads(table.with_suffix(".json").read_text())
     assert [name.split()[1:] for name in records] == [["less", "one"], ["less", "two"]]
-    assert all(record["seconds"] > 0 and record["planner"]["samples"] == 10 for record in records.values())
+    for record in records.values():
+        assert record["seconds"] > 0
+        assert (record["planner"]["samples"], record["planner"]["horizon"]) == (10, 2)
 
 
 @pytest.mark.usefixtures("pendulum_ships")

@@ -39,8 +39,12 @@ def write_trainings(results: Path) -> None:
             write_rows(folder / "curve.csv", columns, [[50_000, 1, 1, 3.5, "", ""], *rows])
             (folder / "run.json").write_text(json.dumps({**record, "seed": seed}))
     latent = results / "embed" / "cheetah-run-T5" / "seed0"
-    rows = [[20_000, 10, 60, "", 222, 211], [40_000, 20, 120, "", 321, 345], [44_000, 22, 130, 300, "", ""]]
-    write_rows(latent / "curve.csv", columns, rows)
+    rows = [
+        [20_000, 10, 60, "", 222, 211, -7.5],
+        [40_000, 20, 120, "", 321, 345, -8.25],
+        [44_000, 22, 130, 300, "", "", ""],
+    ]
+    write_rows(latent / "curve.csv", [*columns, "decoder_cost"], rows)
     stopped = {"command": "dcem train embed from=a", "wall_seconds": 131, "step": 44, "steps": 500}
     (latent / "run.json").write_text(json.dumps({**record, **stopped}))
 

@@ -261,7 +261,7 @@ def test_a_single_evaluation_can_be_seen(sources):
 
 
 def test_phase_two_has_curves_and_what_became_of_its_runs(text):
-    assert "cheetah-run, T5, 0 44,000 9% 345 345, 40,000 2 min 11 s a GPU" in text["dmc"]
+    assert "cheetah-run, T5, 0 44,000 9% 321, 345 345, 40,000 8.2 2 min 11 s a GPU" in text["dmc"]
     assert "phase 2, cheetah-run, T5, seed0 dcem train embed from=a" in text["dmc"]
 
 

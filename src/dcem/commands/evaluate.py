@@ -104,7 +104,7 @@ def load_trained(given: argparse.Namespace) -> Trained:
 
 def _changes(given: argparse.Namespace) -> dict[str, int]:
     """What the options change about the planner."""
-    values = {name: getattr(given, name) for name in ("samples", "elites", "iterations")}
+    values = {name: getattr(given, name) for name in ("samples", "elites", "iterations", "horizon")}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -124,6 +124,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         ("--samples", "N, candidates in an iteration of the planner"),
         ("--elites", "k, how many of them the next iteration starts from"),
         ("--iterations", "T, iterations of the planner"),
+        ("--horizon", "H, actions that it looks ahead; a decoder has its own"),
     ):
         parser.add_argument(name, type=positive, metavar=text[0], help=text)
     parser.add_argument(

@@ -28,6 +28,7 @@ _CURVE = {
     "eval/mean": "eval_mean",
     "eval/median": "eval_median",
 }
+_CURVE_OF = {"embed": {**_CURVE, "decoder/cost": "decoder_cost"}}
 
 
 class Row(NamedTuple):
@@ -46,12 +47,13 @@ def export_curve(run_folder: Path | str, name: str, results: Path | str = "resul
     """Put a run's curve and record, as far as it has come, under results/<experiment>/<name>/seed<k>."""
     record = read_record(run_folder)
     folder = Path(results) / record["experiment"] / name / f"seed{record['seed']}"
+    curve = _CURVE_OF.get(record["experiment"], _CURVE)
     rows = [
-        [row.get(figure, "") for figure in _CURVE]
+        [row.get(figure, "") for figure in curve]
         for row in read_records(Path(run_folder) / "log.jsonl")
         if "return" in row or "eval/mean" in row
     ]
-    write_csv(folder / "curve.csv", list(_CURVE.values()), rows)
+    write_csv(folder / "curve.csv", list(curve.values()), rows)
     write_bytes(folder / "run.json", json.dumps(record, indent=1).encode() + b"\n")
     return folder
 

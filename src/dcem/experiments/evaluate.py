@@ -43,6 +43,11 @@ def load(run_or_name: str | Path, device: torch.device, snapshot: str = "best", 
     if device.type == "cpu":
         planner = {"dtype": "float32", **planner}  # half precision is slow there
     changed = dataclasses.replace(source.planner, **planner)
+    if source.decoder is not None and changed.horizon != source.decoder.horizon:
+        raise ValueError(
+            f"horizon must be {source.decoder.horizon}, that of the decoder of {run_or_name}, "
+            f"got {changed.horizon}"
+        )
     model, decoder = source.model.requires_grad_(False).to(device), source.decoder
     if decoder is not None:
         decoder.requires_grad_(False).to(device)

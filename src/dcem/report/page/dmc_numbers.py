@@ -93,9 +93,11 @@ def evaluated(curve: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.n
 def training_rows(trainings: Sequence[Training]) -> list[dict[str, str]]:
     """Every run: how far it came, what it reached, and how long that took."""
     rows = []
+    latent = any("decoder_cost" in curve for training in trainings for curve in training.curves)
     for training in trainings:
         for (seed, record), curve in zip(training.records.items(), training.curves, strict=True):
             steps, median = evaluated(curve, "eval_median")
+            _, mean = evaluated(curve, "eval_mean")
             rows.append(
                 {
                     "task": training.task,
@@ -103,15 +105,25 @@ def training_rows(trainings: Sequence[Training]) -> list[dict[str, str]]:
                     "seed": seed.removeprefix("seed"),
                     "environment steps": f"{curve['env_steps'][-1]:,.0f}",
                     "of its budget": f"{record['step'] / record['steps']:.0%}" if "steps" in record else "",
-                    "newest median": f"{median[-1]:.0f}" if len(median) else NO_EVALUATION,
+                    "newest mean, median": f"{mean[-1]:.0f}, {median[-1]:.0f}"
+                    if len(median)
+                    else NO_EVALUATION,
                     "best median, at": f"{median.max():.0f}, {steps[median.argmax()]:,.0f}"
                     if len(median)
                     else NO_EVALUATION,
+                    **({"a plan promises": _promised(curve)} if latent else {}),
                     "wall time": duration(record.get("wall_seconds") or float(curve["seconds"][-1])),
                     "machine": machine_of(record).split(",")[0],
                 }
             )
     return rows
+
+
+def _promised(curve: dict[str, np.ndarray]) -> str:
+    """What the model said, in the newest update of a decoder, that its plans would earn."""
+    costs = curve.get("decoder_cost", np.empty(0))
+    known = costs[np.isfinite(costs)]
+    return f"{-known[-1]:.1f}" if len(known) else ""
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:
