@@ -43,7 +43,7 @@ TRAIN, EMBED, FINETUNE, EVALUATE = (
     "dcem eval RUN --episodes 100",
 )
 PLAN = "python benchmarks/planning.py --output results/dmc/planning.csv"
-_COLORS = ("c0", "c1", "c2", "c3", "c4", "c5")
+_COLORS = [f"{color}{dots}" for dots in ("", " dotted") for color in ("c0", "c1", "c2", "c3", "c4", "c6")]
 _RETURNS = Scale(0, 1000)
 NEAR = 0.05  # an evaluation this close to a number of steps counts for it
 
