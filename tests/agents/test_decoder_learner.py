@@ -109,6 +109,12 @@ def test_a_share_of_the_states_comes_from_where_episodes_begin() -> None:
     assert set(steps[1].round().int().tolist()) == {0, 1, 2, 3, 4}
 
 
+def test_states_can_be_the_newest_alone() -> None:
+    learner = make_learner(replace(DECODER, states=200, recent=5))
+    # Each environment has come to step 6 of an episode of ten: states are those of the ends of chunks.
+    assert set(learner.model.decode(learner.states())[:, 1].round().int().tolist()) == {4, 5}
+
+
 def test_planning_for_many_states_is_planning_for_each() -> None:
     model = RSSM(2, 2, MODEL, Generator().manual_seed(1))
     decoder = replace(DECODER, conditioned=True).decoder(model, 3, seed=2)
@@ -192,6 +198,7 @@ def test_offline_learning_goes_on_from_its_state() -> None:
         ({"hidden": (8, 0)}, r"hidden must hold widths of at least 1, got \(8, 0\)"),
         ({"lr": 0.0}, "lr must be positive, got 0.0"),
         ({"start_share": 1.5}, "start_share must be from 0 to 1, got 1.5"),
+        ({"recent": 20}, "recent must be 0 or above context=20, got 20"),
         ({"backward": "adjoint"}, "backward must be one of unroll, checkpoint, truncate, prune, detach"),
         ({"kept": 0.0}, "kept must be above 0 and at most 1, got 0.0"),
     ],

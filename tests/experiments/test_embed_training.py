@@ -216,6 +216,7 @@ def test_the_best_weights_are_those_of_the_highest_score() -> None:
             "keep_decoder must be false with",
         ),
         (["offline=true", "keep_replay=false"], "keep_replay must be true with offline=true"),
+        (["offline=true", "decoder.recent=25"], "decoder.recent must be 0 with offline=true"),
         (["planner.tau=0"], "planner.tau must be positive unless decoder.backward is detach"),
         (["pessimism=-1"], "pessimism must be null or not negative, got -1.0"),
         (["decoder.backward=adjoint"], "backward must be one of unroll"),

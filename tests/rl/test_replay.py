@@ -104,6 +104,22 @@ def test_every_start_is_equally_likely() -> None:
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("newest", [1, 4, 9, 1000])
+def test_the_newest_are_those_that_end_last(newest: int) -> None:
+    recorder = recorded(n_steps=100, lengths=(13, 6))  # the open episodes have 9 and 4 steps
+    length, newer = 3, set()
+    for stream in recorder.streams:
+        newer |= set(stream[-newest:])
+    expected = {
+        (env, episode, t)
+        for env, episode, t in recorder.starts(length)
+        if (env, episode, t + length) in newer
+    }
+    assert int(recorder.replay.n_starts(length, newest=newest)) == len(expected)
+    chunk = recorder.replay.sample(2000, length, torch.Generator().manual_seed(0), newest=newest)
+    assert set(check_chunk(chunk, length)) == expected
+
+
 def test_the_oldest_steps_are_overwritten() -> None:
     recorder = recorded(n_envs=1, capacity=20, n_steps=12, lengths=(6,))
     assert (0, 0, 0) in recorder.starts(2)
@@ -249,6 +265,8 @@ def test_bad_calls_are_named() -> None:
             replay.add(*[torch.zeros(3, 1) if j == i else x for j, x in enumerate(good)])
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         replay.sample(4, 0)
+    with pytest.raises(ValueError, match="newest must be at least 1, got 0"):
+        replay.sample(4, 2, newest=0)
     state = replay.state_dict()
     with pytest.raises(ValueError, match=r"state\['actions'\] must be torch.float32"):
         replay.load_state_dict(state | {"actions": torch.zeros(2, 40, 5)})

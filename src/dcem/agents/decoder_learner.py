@@ -29,6 +29,8 @@ class DecoderConfig:
         context: steps that the model observes before a state, so that its h is that of an episode under way.
         start_share: share of the states that are taken from the first `context` steps of episodes, which are
             rare otherwise.
+        recent: take the others from the so many newest steps of every environment, where the paper found
+            that a decoder becomes biased; 0 for all that is replayed.
         lr: of Adam.
         clip: gradients are scaled down to this norm.
         average: decay of the moving average of the weights that plans; 0 for the weights themselves.
@@ -44,6 +46,7 @@ class DecoderConfig:
     states: int = 32
     context: int = 20
     start_share: float = 0.0
+    recent: int = 0
     lr: float = 5e-4
     clip: float = 1.0
     average: float = 0.99
@@ -65,6 +68,9 @@ class DecoderConfig:
             raise ValueError(f"updates_per_step must not be negative, got {self.updates_per_step}")
         if not 0 <= self.start_share <= 1:
             raise ValueError(f"start_share must be from 0 to 1, got {self.start_share}")
+        if self.recent and not self.recent > self.context:
+            # An episode has no chunk of its own before.
+            raise ValueError(f"recent must be 0 or above context={self.context}, got {self.recent}")
         if not 0 <= self.average < 1:
             raise ValueError(f"average must be from 0 to below 1, got {self.average}")
         if not 0 < self.kept <= 1:
@@ -138,10 +144,13 @@ class DecoderLearner(Fit):
     def states(self) -> Tensor:
         """Replayed model states (B, S): the last of chunks, or any of those with which an episode begins."""
         config, n_starts = self.config, self._n_starts
-        counts = {False: config.states - n_starts, True: n_starts}
+        kinds = (
+            (config.states - n_starts, {"newest": config.recent or None}),
+            (n_starts, {"from_start": True}),
+        )
         chunks = [
-            self.replay.sample(count, config.context, self.generator, from_start=from_start)
-            for from_start, count in counts.items()
+            self.replay.sample(count, config.context, self.generator, **kind)
+            for count, kind in kinds
             if count
         ]
         observations, actions = (

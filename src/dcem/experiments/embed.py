@@ -62,6 +62,8 @@ class Config(OnlineConfig, StepLoopConfig):
         require(not self.keep_decoder or self.keep_model, "keep_decoder", True, "false with keep_model=false")
         for name in ("keep_model", "keep_replay"):
             require(not self.offline or getattr(self, name), name, False, "true with offline=true")
+        require(not (self.offline and self.decoder.recent), "decoder.recent", self.decoder.recent,
+                "0 with offline=true, where nothing is newer than the rest")  # fmt: skip
         require(self.planner.tau > 0 or self.decoder.backward == "detach", "planner.tau", self.planner.tau,
                 "positive unless decoder.backward is detach: the hard top-k passes no gradient")  # fmt: skip
 

@@ -136,9 +136,9 @@ class ReplayBuffer:
         self._first[self._rows, entry] = self._written
         self._end[self._rows, entry] = self._written
 
-    def n_starts(self, length: int, from_start: bool = False) -> Tensor:
+    def n_starts(self, length: int, from_start: bool = False, newest: int | None = None) -> Tensor:
         """How many different chunks of that length can be sampled, () on the device."""
-        return self._starts(length, from_start)[1].sum()
+        return self._starts(length, from_start, newest)[1].sum()
 
     def sample(
         self,
@@ -146,14 +146,16 @@ class ReplayBuffer:
         length: int = 50,
         generator: torch.Generator | None = None,
         from_start: bool = False,
+        newest: int | None = None,
     ) -> Chunk:
         """``batch`` chunks of ``length`` steps, drawn uniformly from all that lie within one episode.
 
-        With ``from_start``, from those with which an episode begins. Open episodes take part as far as they
-        have come. When there is no such chunk, this raises on the CPU; elsewhere, where finding out would
+        With ``from_start``, from those with which an episode begins; with ``newest``, from those whose end is
+        one of the so many newest observations of its environment. Open episodes take part as far as they have
+        come. When there is no such chunk, this raises on the CPU; elsewhere, where finding out would
         wait for the device, the chunks are NaN: see :meth:`n_starts`.
         """
-        first, starts = self._starts(length, from_start)
+        first, starts = self._starts(length, from_start, newest)
         ends = starts.flatten().cumsum(0)
         n_starts = ends[-1]
         on_cpu = self.device.type == "cpu"
@@ -241,16 +243,19 @@ class ReplayBuffer:
         for name, x in _fitted(state, self.capacity, self._max_episodes).items():
             ours[name].copy_(x)  # in place: a captured graph holds these addresses
 
-    def _starts(self, length: int, from_start: bool) -> tuple[Tensor, Tensor]:
-        """Of each episode in the table, the first position still there and the number of chunks."""
-        if length < 1:
-            raise ValueError(f"length must be at least 1, got {length}.")
+    def _starts(self, length: int, from_start: bool, newest: int | None) -> tuple[Tensor, Tensor]:
+        """Of each episode in the table, the first position to start from and the number of chunks."""
+        for name, value in (("length", length), ("newest", newest)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
         oldest = (self._written - self.capacity)[:, None]
         first = torch.maximum(self._first, oldest)
+        if newest is not None:
+            first = torch.maximum(first, (self._written - newest - length)[:, None])
         starts = (self._end - first - length).clamp(min=0)
         if from_start:
             # What begins at the oldest place may be the rest of an episode: a saved state does not tell.
-            starts = starts.clamp(max=1) * (self._first > oldest)
+            starts = starts.clamp(max=1) * (self._first > oldest) * (first == self._first)
         return first, starts
 
     def _checked(self, name: str, x: Tensor, like: Tensor) -> Tensor:
