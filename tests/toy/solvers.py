@@ -1,0 +1,27 @@
+"""Small solvers of every kind, their noise, and a wavy objective for them."""
+
+import torch
+from torch import Tensor
+
+from dcem import DCEM, MPPI, FullGaussian, Gaussian, GradientDescent
+from problems import sphere
+
+TARGET = torch.tensor([0.4, -0.3], dtype=torch.float64)
+SOLVERS = {
+    "soft": DCEM(n_samples=20, n_elite=5, n_iters=4, tau=0.5),
+    "hard": DCEM(n_samples=20, n_elite=5, n_iters=4, tau=0),
+    "best": DCEM(n_samples=20, n_elite=5, n_iters=4, returns="best"),
+    "full": DCEM(n_samples=20, n_elite=5, n_iters=4, distribution=FullGaussian()),
+    "squash": DCEM(n_samples=20, n_iters=4, distribution=Gaussian(bounds=(-2.0, 2.0), boundary="squash")),
+    "elites": DCEM(n_samples=20, n_elite=5, n_iters=4, keep_elites=3),
+    "mppi": MPPI(n_samples=20, n_iters=4),
+    "descent": GradientDescent(n_iters=4, n_samples=3),
+}
+
+
+def f(x: Tensor) -> Tensor:
+    return sphere(x, TARGET) + 0.2 * torch.sin(4 * x).sum(-1)
+
+
+def noise_for(solver, x0: Tensor) -> list[Tensor | None]:
+    return [solver.draw(x0, t, None) for t in range(solver.n_iters)]
