@@ -99,6 +99,21 @@ def test_eval_does_not_plan_further_than_the_decoder(trained: Path, capsys: pyte
     assert f"horizon must be 3, that of the decoder of {trained}, got 5" in capsys.readouterr().err
 
 
+def test_eval_plays_its_model_without_the_decoder(trained: Path, tmp_path: Path) -> None:
+    loaded = evaluate.load(trained, CPU, full_space=True, samples=20, elites=2, iterations=2)
+    assert (loaded.planner.tau, loaded.planner.horizon, loaded.planner.elites) == (0.0, 3, 2)
+    assert evaluate.load(trained, CPU, full_space=True).planner.samples == 1000
+    words = ["--episodes", "1", "--seed", "5", "--samples", "20", "--elites", "2", "--iterations", "2"]
+    words += ["--full-space", "--csv", str(tmp_path / "full.csv")]
+    assert cli.main(["eval", str(trained), *words]) == exits.DONE
+    with (tmp_path / "full.csv").open() as file:
+        (played,) = csv.DictReader(file)
+    (episode,) = evaluate.play(loaded, 1, seed=5, n_envs=1)
+    assert float(played["return"]) == pytest.approx(episode.total)
+    (latent,) = evaluate.play(evaluate.load(trained, CPU), 1, seed=5, n_envs=1)
+    assert latent.total != pytest.approx(episode.total)
+
+
 def test_what_is_kept_of_a_run_has_what_plans_cost(trained: Path, tmp_path: Path) -> None:
     assert cli.main(["export", str(trained), "--name", "a-b", "--results", str(tmp_path)]) == exits.DONE
     with (tmp_path / "embed" / "a-b" / "seed0" / "curve.csv").open() as file:

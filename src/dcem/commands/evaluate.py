@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcem.commands.exits import DONE, INTERRUPTED, UsageError
 from dcem.commands.parser import Parser, positive
@@ -102,10 +102,10 @@ def load_trained(given: argparse.Namespace) -> Trained:
         raise UsageError(str(error)) from error
 
 
-def _changes(given: argparse.Namespace) -> dict[str, int]:
+def _changes(given: argparse.Namespace) -> dict[str, Any]:
     """What the options change about the planner."""
-    values = {name: getattr(given, name) for name in ("samples", "elites", "iterations", "horizon")}
-    return {name: value for name, value in values.items() if value is not None}
+    names = ("samples", "elites", "iterations", "horizon", "full_space")
+    return {name: getattr(given, name) for name in names if getattr(given, name)}
 
 
 def default_path(run_or_name: str, file: str) -> Path:
@@ -127,6 +127,11 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         ("--horizon", "H, actions that it looks ahead; a decoder has its own"),
     ):
         parser.add_argument(name, type=positive, metavar=text[0], help=text)
+    parser.add_argument(
+        "--full-space",
+        action="store_true",
+        help="plan over action sequences in the model of a latent controller, as the paper's full CEM does",
+    )
     parser.add_argument(
         "--snapshot",
         choices=["best", "last"],

@@ -34,21 +34,30 @@ class Trained(NamedTuple):
     environment: Callable[..., gymnasium.Env]
 
 
-def load(run_or_name: str | Path, device: torch.device, snapshot: str = "best", **planner: Any) -> Trained:
+def load(
+    run_or_name: str | Path,
+    device: torch.device,
+    snapshot: str = "best",
+    full_space: bool = False,
+    **planner: Any,
+) -> Trained:
     """The controller of a run folder or of weights that ship, its planner changed as told (`samples=100`).
 
-    `snapshot` is explained at `dcem.experiments.source.load_source`.
+    With `full_space` one with a decoder goes without, and plans as much as the paper's full CEM. `snapshot`
+    is explained at `dcem.experiments.source.load_source`.
     """
     source = load_source(run_or_name, snapshot)
+    theirs, decoder = source.planner, source.decoder
+    if full_space and decoder is not None:
+        theirs, decoder = PlannerConfig(horizon=theirs.horizon, dtype=theirs.dtype), None
     if device.type == "cpu":
         planner = {"dtype": "float32", **planner}  # half precision is slow there
-    changed = dataclasses.replace(source.planner, **planner)
-    if source.decoder is not None and changed.horizon != source.decoder.horizon:
+    changed = dataclasses.replace(theirs, **planner)
+    if decoder is not None and changed.horizon != decoder.horizon:
         raise ValueError(
-            f"horizon must be {source.decoder.horizon}, that of the decoder of {run_or_name}, "
-            f"got {changed.horizon}"
+            f"horizon must be {decoder.horizon}, that of the decoder of {run_or_name}, got {changed.horizon}"
         )
-    model, decoder = source.model.requires_grad_(False).to(device), source.decoder
+    model = source.model.requires_grad_(False).to(device)
     if decoder is not None:
         decoder.requires_grad_(False).to(device)
     return Trained(
