@@ -241,8 +241,9 @@ def test_a_film_has_a_frame_an_action(tmp_path: Path) -> None:
     planner = PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
     controller = Controller(RSSM(2, 2, RSSMConfig(hidden=8, width=8)), planner)
     path = tmp_path / "films" / "plane.mp4"
-    episode = film(evaluate.Trained("plane", planner, controller, Plane), path, seed=0, fps=10)
-    assert episode.length == 20
+    trained, progress = evaluate.Trained("plane", planner, controller, Plane), Progress(20)
+    episode = film(trained, path, seed=0, fps=10, each_step=progress.advance)
+    assert episode.length == progress.done == 20
     with imageio.get_reader(path) as film_reader:
         assert film_reader.count_frames() == 20
         assert film_reader.get_meta_data()["size"] == (48, 32)

@@ -11,6 +11,7 @@ from pathlib import Path
 from dcem.commands.evaluate import add_common_options, default_path, load_trained
 from dcem.commands.exits import DONE, FAILED, UsageError
 from dcem.commands.parser import Parser
+from dcem.runs.progress import Progress
 
 _EXAMPLES = """\
   dcem play runs/planet/best/seed0                     an episode of the best weights
@@ -27,14 +28,18 @@ def main(arguments: Sequence[str]) -> int:
     # MuJoCo chooses how to draw when it is first imported; without a screen only EGL works.
     os.environ.setdefault("MUJOCO_GL", "egl")
     trained = load_trained(given)
+    from dcem.experiments.evaluate import steps_to_play
     from dcem.experiments.film import CannotDrawError, film
 
     path = given.output or default_path(given.what, "play.mp4")
+    progress = Progress(steps_to_play(trained, 1, 1) or 0, label=given.what)
     try:
-        episode = film(trained, path, given.seed, given.fps or 25)
+        episode = film(trained, path, given.seed, given.fps or 25, progress.advance)
     except CannotDrawError as error:
         print(f"dcem play: {error}", file=sys.stderr)
         return FAILED
+    finally:
+        progress.close()
     print(f"return {episode.total:.1f} in {episode.length} actions: {path}")
     return DONE
 

@@ -20,15 +20,17 @@ class CannotDrawError(RuntimeError):
     """There is no way to draw a frame here."""
 
 
-def film(trained: Trained, path: Path, seed: int, fps: float) -> Episode:
-    """Play the episode of a seed and write it as mp4, a frame an action."""
+def film(
+    trained: Trained, path: Path, seed: int, fps: float, each_step: Callable[[], None] = lambda: None
+) -> Episode:
+    """Play the episode of a seed and write it as mp4, a frame an action; `each_step` is called after each."""
     environment = partial(trained.environment, render_mode="rgb_array")
     _try_to_draw(environment())
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = imageio.get_writer(path, fps=fps, macro_block_size=1)
     with writer:
         filmed = trained._replace(environment=lambda: _Filmed(environment(), writer.append_data))
-        [episode] = play(filmed, episodes=1, seed=seed, n_envs=1)
+        [episode] = play(filmed, episodes=1, seed=seed, n_envs=1, each_step=each_step)
     return episode
 
 
