@@ -21,10 +21,11 @@ from PIL import Image
 from dcem import cli
 from dcem.commands import exits
 from dcem.report import page, paper
-from dcem.report.page import dmc, markdown, pictures
+from dcem.report.page import dmc, limits, markdown, pictures
 from dcem.report.page.html import data_script, element
 from dcem.report.page.scales import Scale
 from dcem.report.page.tables import judge
+from dcem.runs.files import write_csv
 
 MODULES = ("html", "scales", "tables", "sources", "markdown")
 
@@ -263,6 +264,34 @@ def test_a_single_evaluation_can_be_seen(sources):
 def test_phase_two_has_curves_and_what_became_of_its_runs(text):
     assert "cheetah-run, T5, 0 44,000 9% 321, 345 345, 40,000 8.2 2 min 11 s a GPU" in text["dmc"]
     assert "phase 2, cheetah-run, T5, seed0 dcem train embed from=a" in text["dmc"]
+
+
+def test_the_papers_claims_have_their_lines(sources, text):
+    listed = markdown.parts(sources.docs / "dmc.md")[1][dmc.CLAIMS]
+    lines = [line for line in listed.splitlines() if line.startswith("| ")]
+    assert len(lines) > 10
+    shown = text["dmc"].partition(dmc.CLAIMS)[2]
+    for line in lines[2:]:
+        assert line.split(" | ")[0].removeprefix("| ") in shown
+
+
+def test_what_failed_on_the_control_suite_is_said(tmp_path):
+    names = ["task", "controller", "run", "samples", "iterations", "episode_seed", "total"]
+    totals = {"latent-dcem": [900.0] * 6 + [100.0] * 4, "full-cem": [900.0, 850.0] * 5}
+    rows = [
+        ["walker-walk", name, "a", 1, 1, i, x] for name, them in totals.items() for i, x in enumerate(them)
+    ]
+    write_csv(tmp_path / "dmc" / "evaluations.csv", names, rows)
+    for name, mean in (("replay", 568), ("replay-offline", 188)):
+        folder = tmp_path / "embed" / f"cheetah-run-{name}" / "seed0"
+        write_csv(folder / "curve.csv", ["env_steps", "eval_mean"], [[100, 300], [200, mean]])
+    sits, offline = limits._dmc(tmp_path)
+    assert "walker-walk: latent DCEM either works or does not. 4 of 10 episodes" in sits
+    assert "from 100 to 900; the mean is 580" in sits
+    assert (
+        "cheetah-run" in offline
+        and "a mean return of 188; online, with as many updates, it is 568" in offline
+    )
 
 
 def test_plans_stand_beside_what_they_earn(sources, text):

@@ -22,6 +22,7 @@ from dcem.report.page.dmc_numbers import (
 )
 from dcem.report.page.html import Html, element, join, paragraph
 from dcem.report.page.latent import latent_figure
+from dcem.report.page.markdown import parts, render
 from dcem.report.page.pictures import video
 from dcem.report.page.scales import Scale
 from dcem.report.page.sources import Section, Sources, not_run, provenance
@@ -43,6 +44,7 @@ TRAIN, EMBED, FINETUNE, EVALUATE = (
     "dcem eval RUN --episodes 100",
 )
 PLAN = "python benchmarks/planning.py --output results/dmc/planning.csv"
+CLAIMS = "What the paper says about it, line by line"
 _COLORS = [f"{color}{dots}" for dots in ("", " dotted") for color in ("c0", "c1", "c2", "c3", "c4", "c6")]
 _RETURNS = Scale(0, 1000)
 NEAR = 0.05  # an evaluation this close to a number of steps counts for it
@@ -73,9 +75,16 @@ def section(sources: Sources) -> Section:
         latent_figure(sources.results / "dmc" / "latent"),
         element("h3", "Phase 3: PPO through the planner"),
         _phase("latent-dcem-ppo", phases["ppo"], evaluations, FINETUNE),
+        _line_by_line(sources.docs / "dmc.md"),
         _provenance(phases),
     )
     return Section("dmc", "Cheetah and walker", body, claims)
+
+
+def _line_by_line(path: Path) -> Html | None:
+    """What the paper says of it, and what was found."""
+    text = parts(path)[1].get(CLAIMS) if path.exists() else None
+    return details(CLAIMS, render(text)) if text is not None else None
 
 
 def _claims(evaluations: Sequence[Evaluation]) -> list[Claim]:

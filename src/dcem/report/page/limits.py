@@ -9,16 +9,19 @@ import numpy as np
 
 from dcem.report import cartpole_numbers, paper, regression
 from dcem.report.page.cartpole import closed_loop
+from dcem.report.page.dmc_numbers import CONTROLLERS, evaluated, read_evaluations, read_trainings
 from dcem.report.page.html import Html, element, join, paragraph
-from dcem.report.page.markdown import render
+from dcem.report.page.markdown import parts, render
 from dcem.report.page.sources import Section, Sources
 from dcem.report.page.tables import details, scientific, table
 
 DEVIATIONS = "deviations.md"
+FAR = 200
+"""An interval of returns so wide is no measurement of one number."""
 
 
 def section(sources: Sources) -> Section:
-    found = [*_regression(sources.results), *_cartpole(sources.results)]
+    found = [*_regression(sources.results), *_cartpole(sources.results), *_dmc(sources.results)]
     listed = element("ul", *(element("li", sentence) for sentence in found)) if found else None
     body = join(
         element("h3", "What did not work"),
@@ -97,6 +100,30 @@ def _cartpole(results: Path) -> Iterator[str]:
         )
 
 
+def _dmc(results: Path) -> Iterator[str]:
+    """Likewise."""
+    for one in read_evaluations(results / "dmc" / "evaluations.csv"):
+        low, high = one.interval
+        if one.controller in CONTROLLERS and high - low > FAR:
+            label, median = one.label.replace("\n", " "), np.median(one.totals)
+            yield (
+                f"{one.task}: {label} either works or does not. {(one.totals < median / 2).sum()} of "
+                f"{len(one.totals)} episodes have less than half of the median, {median:.0f}, whose 95% "
+                f"interval reaches from {low:.0f} to {high:.0f}; the mean is {one.totals.mean():.0f}."
+            )
+    trainings = {f"{one.task}-{one.preset}": one for one in read_trainings(results / "embed")}
+    for name, offline in trainings.items():
+        online = trainings.get(name.removesuffix("-offline"))
+        if online is None or online is offline:
+            continue
+        alone, together = (evaluated(one.curves[0], "eval_mean")[1][-1] for one in (offline, online))
+        if alone < together / 2:
+            yield (
+                f"{offline.task}: a latent space learned offline fails, as it did for the paper. It ends "
+                f"with a mean return of {alone:.0f}; online, with as many updates, it is {together:.0f}."
+            )
+
+
 def _autoencoders(study: cartpole_numbers.Study, method: str) -> str:
     """Mean costs by latent dimension, in words; nothing where they were not measured."""
     parts = []
@@ -136,8 +163,5 @@ def _closed_loop(results: Path) -> Html | None:
 def _deviations(path: Path) -> Html:
     if not path.exists():
         return paragraph(f"They are listed in docs/{DEVIATIONS}, which is not here.")
-    title, *parts = path.read_text().split("\n## ")
-    sections = (part.partition("\n") for part in parts)
-    return join(
-        render(title.partition("\n")[2]), *(details(name, render(text)) for name, _, text in sections)
-    )
+    first, others = parts(path)
+    return join(render(first), *(details(heading, render(text)) for heading, text in others.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 
 from dcem.report.page.html import Html, element, join
 from dcem.report.page.tables import table
@@ -13,6 +14,13 @@ _PATTERN = re.compile(
     r"`(?P<code>[^`]+)`|\$(?P<math>[^$]+)\$|\[(?P<text>[^\]]+)\]\((?P<address>[^)]+)\)"
     r"|\*\*(?P<strong>[^*]+)\*\*|\*(?P<emphasis>[^*]+)\*"
 )
+
+
+def parts(path: Path) -> tuple[str, dict[str, str]]:
+    """Of a page: what stands below its title, and what below each of its headings."""
+    title, *below = path.read_text().split("\n## ")
+    by_heading = (part.partition("\n") for part in below)
+    return title.partition("\n")[2], {heading: text for heading, _, text in by_heading}
 
 
 def render(text: str) -> Html:
