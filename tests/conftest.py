@@ -1,5 +1,6 @@
 """What every test starts from: one thread, a fixed seed, reproducible Hypothesis examples."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import settings
 from torch import Generator
 
 torch.set_num_threads(1)
+# A shell that starts the tests in the background has Ctrl-C ignored, in them and in all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("dcem", deadline=None, derandomize=True, database=None)
 settings.load_profile("dcem")
 
