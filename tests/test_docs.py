@@ -20,6 +20,7 @@ matplotlib = pytest.importorskip("matplotlib")
 from dcem.report import documents  # noqa: E402 (needs matplotlib)
 
 ROOT = Path(__file__).parents[1]
+OFFLINE = "cheetah-run-T5-tau0.2-replay-offline"
 PAGES = documents.pages(ROOT)
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 BASH = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -75,10 +76,23 @@ def test_the_readme_s_table_follows_the_files(tmp_path):
         ("loop", "benchmarks/results/cpu/loop.csv", "plan", "1234.5", "| 1234.50 ("),
         ("planning", "results/dmc/planning.csv", "ms_16", "9876.5", "| 9,876 ms |"),
         ("ppo", "results/ppo/cheetah-run-T5/seed0/curve.csv", "eval_median", "998.7", "| 999, "),
+        (
+            "embed-questions",
+            f"results/embed/{OFFLINE}/seed0/curve.csv",
+            "eval_mean",
+            "998.7",
+            "| 999 | 188 |",
+        ),
     ],
 )
 def test_a_table_follows_its_file(tmp_path, table, file, column, value, shown):
-    for part in ("results/dmc", "results/ppo", "benchmarks/results", "benchmarks/gpu/results"):
+    for part in (
+        "results/dmc",
+        "results/embed",
+        "results/ppo",
+        "benchmarks/results",
+        "benchmarks/gpu/results",
+    ):
         shutil.copytree(ROOT / part, tmp_path / part)
     assert f"<!-- table {table}: begin -->" in (ROOT / "docs" / "dmc.md").read_text()
     assert shown not in documents.markdown(documents.TABLES[table](tmp_path))

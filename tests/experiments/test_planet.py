@@ -168,11 +168,13 @@ def test_eval_keeps_what_it_has_when_it_is_stopped(
 
     monkeypatch.setattr(Progress, "advance", advance)
     words = ["--episodes", "3", "--at-once", "1", "--seed", "5", "--csv", str(tmp_path / "all.csv")]
+    words += ["--samples", "10", "--full-space"]
     assert cli.main(["eval", str(trained), *words]) == exits.INTERRUPTED
     with (tmp_path / "all-first-1.csv").open() as file:
         assert [row["seed"] for row in csv.DictReader(file)] == ["5"]
     assert not (tmp_path / "all.csv").exists()
-    assert f"dcem eval {trained} --seed 6 --episodes 2" in capsys.readouterr().err
+    rest = "--seed 6 --episodes 2 --samples 10 --full-space"
+    assert f"dcem eval {trained} {rest}\n" in capsys.readouterr().err
 
 
 def test_what_is_kept_of_a_run(trained: Path, tmp_path: Path) -> None:

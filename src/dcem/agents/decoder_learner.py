@@ -69,7 +69,7 @@ class DecoderConfig:
         if not 0 <= self.start_share <= 1:
             raise ValueError(f"start_share must be from 0 to 1, got {self.start_share}")
         if self.recent and not self.recent > self.context:
-            # An episode has no chunk of its own before.
+            # The first `context` steps of an episode hold no chunk: the end of the one before has to do.
             raise ValueError(f"recent must be 0 or above context={self.context}, got {self.recent}")
         if not 0 <= self.average < 1:
             raise ValueError(f"average must be from 0 to below 1, got {self.average}")

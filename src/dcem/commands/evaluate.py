@@ -75,7 +75,10 @@ def _stopped(given: argparse.Namespace, path: Path, episodes: list[Episode]) -> 
         path = path.with_stem(f"{path.stem}-first-{done}")
         write_episodes(path, episodes)
         kept = f", the {done} finished episodes are in {path}"
-    rest = f"--seed {given.seed + done} --episodes {given.episodes - done}"
+    words = ["--seed", given.seed + done, "--episodes", given.episodes - done]
+    for name, value in _changes(given).items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [value])]
+    rest = " ".join(map(str, words))
     print(f"stopped{kept}\nplay the others with: dcem eval {given.what} {rest}", file=sys.stderr)
     return INTERRUPTED
 

@@ -22,7 +22,7 @@ from dcem.report.page.dmc_numbers import (
 )
 from dcem.report.page.html import Html, element, join, paragraph
 from dcem.report.page.latent import latent_figure
-from dcem.report.page.markdown import parts, render
+from dcem.report.page.markdown import by_heading, render
 from dcem.report.page.pictures import video
 from dcem.report.page.scales import Scale
 from dcem.report.page.sources import Section, Sources, not_run, provenance
@@ -83,7 +83,7 @@ def section(sources: Sources) -> Section:
 
 def _line_by_line(path: Path) -> Html | None:
     """What the paper says of it, and what was found."""
-    text = parts(path)[1].get(CLAIMS) if path.exists() else None
+    text = by_heading(path)[1].get(CLAIMS) if path.exists() else None
     return details(CLAIMS, render(text)) if text is not None else None
 
 

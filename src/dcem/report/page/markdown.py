@@ -16,11 +16,11 @@ _PATTERN = re.compile(
 )
 
 
-def parts(path: Path) -> tuple[str, dict[str, str]]:
+def by_heading(path: Path) -> tuple[str, dict[str, str]]:
     """Of a page: what stands below its title, and what below each of its headings."""
     title, *below = path.read_text().split("\n## ")
-    by_heading = (part.partition("\n") for part in below)
-    return title.partition("\n")[2], {heading: text for heading, _, text in by_heading}
+    pairs = (part.partition("\n") for part in below)
+    return title.partition("\n")[2], {heading: text for heading, _, text in pairs}
 
 
 def render(text: str) -> Html:
