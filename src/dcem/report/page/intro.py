@@ -39,8 +39,9 @@ def section(sources: Sources) -> Section:
                 paragraph(
                     "The method is of ",
                     element("a", f"{paper.TITLE} ({paper.AUTHORS})", href=paper.ADDRESS),
-                    ". This page shows an independent reproduction of it: every number is read from a file "
-                    "of results, and every result names the command that makes it.",
+                    ". This page shows an independent reproduction of it: every figure and table is read "
+                    "from files of results, but for one that says so, and every result names the command "
+                    "that makes it.",
                 ),
             ),
             _picture(),
