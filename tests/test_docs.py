@@ -67,6 +67,11 @@ def test_the_readme_s_table_follows_the_files(tmp_path):
         "walker-walk,latent-dcem,a,100,10,0,812.0\nwalker-walk,latent-dcem,a,100,10,1,814.0\n"
     )
     assert "walker-walk, latent DCEM, median return | 813 | 861" in documents.rewritten(text, tmp_path)
+    with (tmp_path / "results/dmc/evaluations.csv").open("a") as table:
+        table.write("walker-walk,latent-dcem-seed-1,b,100,10,0,700.0\n")
+    assert "walker-walk, latent DCEM, median return | 813 (other seed: 700)" in documents.rewritten(
+        text, tmp_path
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,6 +88,14 @@ def test_the_readme_s_table_follows_the_files(tmp_path):
             "998.7",
             "| 999 | 188 |",
         ),
+        (
+            "ppo-questions",
+            "results/ppo/cheetah-run-20-steps-decoder/seed0/curve.csv",
+            "eval_mean",
+            "998.7",
+            "| 999 | 759 |",
+        ),
+        ("finetuned", "results/dmc/evaluations.csv", "total", "99999.0", "| 1696 | 701 |"),
     ],
 )
 def test_a_table_follows_its_file(tmp_path, table, file, column, value, shown):

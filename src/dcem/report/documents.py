@@ -14,10 +14,9 @@ import numpy as np
 
 from dcem.report import cartpole_numbers, headline, paper, regression
 from dcem.report.headline import NOT_MEASURED
+from dcem.report.page import dmc_questions
 from dcem.report.page.dmc_numbers import (
     CONTROLLERS,
-    TASKS,
-    evaluated,
     planning_rows,
     read_evaluations,
     read_trainings,
@@ -79,35 +78,6 @@ def _curves(root: Path) -> Rows:
         for training in read_trainings(root / "results" / "planet")
         for seed, curve in zip(training.records, training.curves, strict=True)
         for i in np.flatnonzero(np.isfinite(curve["eval_median"]))
-    ]
-
-
-_QUESTIONS = {
-    "T5-tau0.2-replay": ("to compare with", ""),
-    "T3-tau0.2-replay": ("three iterations instead of five?", "planner.iterations=3"),
-    "T10-tau0.2-replay": ("ten?", "planner.iterations=10"),
-    "T5-tau0.2-no-replay": ("delete phase 1's replay?", "keep_replay=false seed_episodes=16"),
-    "T5-tau0.2-replay-new-model": ("re-initialise the model?", "keep_model=false updates_per_step=2"),
-    "T5-tau0.2-replay-offline": ("learn offline?", "offline=true"),
-}
-
-
-def _questions(root: Path) -> Rows:
-    """The paper's about phase 2, with what the runs that answer them came to."""
-    found = {one.preset: one for one in read_trainings(root / "results" / "embed") if one.task == TASKS[0]}
-    return [
-        {
-            "question": question,
-            "changed": f"`{changed}`" if changed else "nothing",
-            "seed": seed.removeprefix("seed"),
-            **{
-                f"mean after {steps / 1e6:.1f}M steps": f"{mean:.0f}"
-                for steps, mean in zip(*evaluated(curve, "eval_mean"), strict=True)
-            },
-        }
-        for variant, (question, changed) in _QUESTIONS.items()
-        if variant in found
-        for seed, curve in zip(found[variant].records, found[variant].curves, strict=True)
     ]
 
 
@@ -244,7 +214,9 @@ TABLES: dict[str, Callable[[Path], Rows]] = {
     "embed": lambda root: training_rows(read_trainings(root / "results" / "embed")),
     "ppo": lambda root: training_rows(read_trainings(root / "results" / "ppo")),
     "planet-curves": _curves,
-    "embed-questions": _questions,
+    "embed-questions": lambda root: dmc_questions.embed_rows(root / "results"),
+    "ppo-questions": lambda root: dmc_questions.ppo_rows(root / "results"),
+    "finetuned": lambda root: dmc_questions.finetuned_rows(root / "results"),
     "loop": lambda root: loop_rows(root / "benchmarks"),
     "evaluations": _evaluations,
     "planning": lambda root: planning_rows(root / "results" / "dmc"),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from dcem.report import cartpole_numbers, paper, regression
-from dcem.report.page.dmc_numbers import CONTROLLERS, TASKS, Training, read_evaluations, read_trainings
+from dcem.report.page.dmc_numbers import (
+    CONTROLLERS,
+    TASKS,
+    Evaluation,
+    Training,
+    read_evaluations,
+    read_trainings,
+)
 from dcem.report.page.sources import read_json, read_rows
 
 NOT_MEASURED = "not measured yet"
@@ -88,12 +95,22 @@ def _control_suite(results: Path) -> Iterator[dict[str, str]]:
         for controller, name in CONTROLLERS.items():
             ours, one = NOT_MEASURED, evaluated.get((task, controller))
             if one is not None:
-                ours = f"{np.median(one.totals):.0f}"
+                ours = f"{np.median(one.totals):.0f}" + _other_seeds(task, controller, evaluated)
             elif controller == "full-cem":
                 ours = next((_so_far(t) for t in trainings if (t.task, t.preset) == (task, PRESET)), ours)
             known = f"{paper.DMC_RETURNS[task, controller].median:.0f}"
             peers = _agents(task) if controller == "full-cem" else ""
             yield _row(f"{task}, {name}, median return".replace("\n", " "), ours, known, peers)
+
+
+def _other_seeds(task: str, controller: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:
+    """Of the phases that learn a controller; those of phase 1 were stopped at different steps."""
+    others = [
+        f"{np.median(one.totals):.0f}"
+        for (at, name), one in evaluated.items()
+        if at == task and name.startswith(f"{controller}-seed-") and controller != "full-cem"
+    ]
+    return f" (other seed{'s' * (len(others) > 1)}: {', '.join(others)})" if others else ""
 
 
 def _so_far(training: Training) -> str:

@@ -20,6 +20,7 @@ from dcem.report.page.dmc_numbers import (
     read_trainings,
     training_rows,
 )
+from dcem.report.page.dmc_questions import answers, embed_rows, finetuned_rows, ppo_rows
 from dcem.report.page.html import Html, element, join, paragraph
 from dcem.report.page.latent import latent_figure
 from dcem.report.page.markdown import by_heading, render
@@ -72,9 +73,18 @@ def section(sources: Sources) -> Section:
         _phase_one(phases["planet"]) if phases["planet"] else not_run(TRAIN),
         element("h3", "Phase 2: a latent action space"),
         _phase("latent-dcem", phases["embed"], evaluations, EMBED),
+        _asked(
+            embed_rows(sources.results),
+            "The paper's questions, one run each, on the cheetah; not in the chart.",
+        ),
         latent_figure(sources.results / "dmc" / "latent"),
         element("h3", "Phase 3: PPO through the planner"),
         _phase("latent-dcem-ppo", phases["ppo"], evaluations, FINETUNE),
+        _asked(finetuned_rows(sources.results), "Before and after, on the same episodes."),
+        _asked(
+            ppo_rows(sources.results),
+            "The paper's questions, 20 steps each, on the cheetah; not in the chart.",
+        ),
         _line_by_line(sources.docs / "dmc.md"),
         _provenance(phases),
     )
@@ -172,13 +182,23 @@ def _phase(
     ]
     return join(
         paragraph(" ".join(parts)) if parts else None,
-        _curves(trainings, controller, "eval_median"),
+        _curves([one for one in trainings if not answers(one)], controller, "eval_median"),
         _runs(trainings),
     )
 
 
 def _runs(trainings: Sequence[Training]) -> Html | None:
     return table(_named(training_rows(trainings), "task", "variant", "seed")) if trainings else None
+
+
+def _asked(rows: Sequence[Mapping[str, str]], caption: str) -> Html | None:
+    if not rows:
+        return None
+    shown = [
+        {name: element("code", cell.strip("`")) if cell[:1] == "`" else cell for name, cell in row.items()}
+        for row in rows
+    ]
+    return table(shown, caption)
 
 
 def _named(rows: Sequence[Mapping[str, str]], *columns: str) -> list[dict[str, str]]:

@@ -1,0 +1,135 @@
+"""What the paper asks of its phases 2 and 3, and the runs on cheetah and walker that answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dcem.report.page.dmc_numbers import TASKS, Training, evaluated, read_trainings
+from dcem.report.page.sources import read_rows
+
+EMBED = {
+    "T5-tau0.2-replay": ("to compare with", ""),
+    "T3-tau0.2-replay": ("three iterations instead of five?", "planner.iterations=3"),
+    "T10-tau0.2-replay": ("ten?", "planner.iterations=10"),
+    "T5-tau0.2-no-replay": ("delete phase 1's replay?", "keep_replay=false seed_episodes=16"),
+    "T5-tau0.2-replay-new-model": ("re-initialise the model?", "keep_model=false updates_per_step=2"),
+    "T5-tau0.2-replay-offline": ("learn offline?", "offline=true"),
+}
+PPO = {
+    "20-steps": ("to compare with", ""),
+    "20-steps-decoder": ("the decoder alone?", "parts=[decoder]"),
+    "20-steps-reward": ("the reward alone?", "parts=[reward]"),
+    "20-steps-1-pass": ("one pass instead of two?", "passes=1"),
+    "20-steps-4-passes": ("four?", "passes=4"),
+    "20-steps-lr1e-5": ("the paper's smaller rate?", "lr=1e-5"),
+    "20-steps-learned-std": ("a learned variance?", "learn_std=true"),
+}
+"""Variants of trainings on the first task: the question, and the setting that was changed."""
+
+FINETUNED = {
+    ("cheetah-run", "latent-dcem", "latent-dcem-ppo"): "T = 5, τ = 0.2, seed 0",
+    ("cheetah-run", "latent-dcem-seed-1", "latent-dcem-ppo-seed-1"): "the same, seed 1",
+    ("cheetah-run", "latent-dcem-seed-2", "latent-dcem-ppo-seed-2"): "the same, seed 2",
+    ("cheetah-run", "latent-dcem-tau-1", "latent-dcem-tau-1-ppo"): "τ = 1, seed 0",
+    ("cheetah-run", "full-cem", "full-cem-ppo"): "full CEM, 10,000 trajectories",
+    ("walker-walk", "latent-dcem", "latent-dcem-ppo-replay"): "T = 5, τ = 0.2, seed 0",
+    ("walker-walk", "latent-dcem-seed-1", "latent-dcem-ppo-seed-1"): "the same without replay, seed 1",
+    ("walker-walk", "latent-dcem-without-replay", "latent-dcem-ppo"): "an earlier one, seed 0",
+}
+"""Controllers of the evaluations before and after phase 3."""
+
+_UNCHANGED, _NEWEST = 3, 5  # PPO steps, of the episodes that it explores in
+_RESAMPLES = 10_000
+
+Rows = list[dict[str, str]]
+
+
+def answers(training: Training) -> bool:
+    """Whether it changes one setting of another, to answer a question."""
+    return training.task == TASKS[0] and training.preset in EMBED | PPO
+
+
+def embed_rows(results: Path) -> Rows:
+    """The mean return at every evaluation of phase 2."""
+    return [
+        asked
+        | {
+            f"mean after {steps / 1e6:.1f}M steps": f"{mean:.0f}"
+            for steps, mean in zip(*evaluated(curve, "eval_mean"), strict=True)
+        }
+        for asked, curve in _answers(results / "embed", EMBED)
+    ]
+
+
+def ppo_rows(results: Path) -> Rows:
+    """The mean return before and after phase 3, and in the episodes that it learned from."""
+    rows = []
+    for asked, curve in _answers(results / "ppo", PPO):
+        _, mean = evaluated(curve, "eval_mean")
+        _, exploring = evaluated(curve, "return")
+        rows.append(
+            asked
+            | {
+                "mean before": f"{mean[0]:.0f}",
+                "mean after": f"{mean[-1]:.0f}",
+                f"exploring, first {_UNCHANGED} steps": f"{exploring[:_UNCHANGED].mean():.0f}",
+                f"exploring, last {_NEWEST} steps": f"{exploring[-_NEWEST:].mean():.0f}",
+            }
+        )
+    return rows
+
+
+def _answers(
+    folder: Path, questions: Mapping[str, tuple[str, str]]
+) -> Iterator[tuple[dict[str, str], dict[str, np.ndarray]]]:
+    """Every question that has been answered, with the curve of the run that did."""
+    found = {one.preset: one for one in read_trainings(folder) if one.task == TASKS[0]}
+    for variant, (question, changed) in questions.items():
+        if variant in found:
+            for seed, curve in zip(found[variant].records, found[variant].curves, strict=True):
+                yield (
+                    {
+                        "question": question,
+                        "changed": f"`{changed}`" if changed else "nothing",
+                        "seed": seed.removeprefix("seed"),
+                    },
+                    curve,
+                )
+
+
+def finetuned_rows(results: Path) -> Rows:
+    """Phase 3's gain on episodes that begin alike, training by training."""
+    path = results / "dmc" / "evaluations.csv"
+    totals: dict[tuple[str, str], dict[str, float]] = {}
+    for row in read_rows(path) if path.exists() else []:
+        episodes = totals.setdefault((row["task"], row["controller"]), {})
+        episodes[row["episode_seed"]] = float(row["total"])
+    rows = []
+    for (task, *names), what in FINETUNED.items():
+        first, last = (totals.get((task, name), {}) for name in names)
+        both = sorted(first.keys() & last.keys())
+        if both:
+            before, after = (np.array([episodes[seed] for seed in both]) for episodes in (first, last))
+            low, high = _interval(after - before)
+            rows.append(
+                {
+                    "task": task,
+                    "training": what,
+                    "median before": f"{np.median(before):.0f}",
+                    "after PPO": f"{np.median(after):.0f}",
+                    "mean before": f"{before.mean():.0f}",
+                    "mean after PPO": f"{after.mean():.0f}",
+                    "95% of the gain in the mean": f"{low:+.0f} to {high:+.0f}",
+                }
+            )
+    return rows
+
+
+def _interval(x: np.ndarray) -> tuple[float, float]:
+    """95% bootstrap interval of the mean."""
+    means = np.random.default_rng(0).choice(x, (_RESAMPLES, len(x))).mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
