@@ -103,13 +103,21 @@ def test_values_begin_with_the_mean_reward_for_ever() -> None:
         assert torch.isclose(per_step, e.rewards.mean(), atol=1e-5) == first
 
 
-def test_advantages_look_beyond_time_limits() -> None:
-    """Each step's by hand: they end with the episode, and with the value of the state reached there."""
-    agent = make_agent(episode=5, value_updates=0, lam=0.8)
+@pytest.mark.parametrize("final", [False, True])
+def test_advantages_look_beyond_time_limits(final: bool) -> None:
+    """Each step's by hand: they end with the episode, and with the value of the state reached there.
+
+    After a final state nothing is worth anything.
+    """
+    agent = make_agent(episode=5, final=final, value_updates=0, lam=0.8)
     agent.step()
     e, critic = agent.gatherer.experience, agent.critic
     with torch.no_grad():
-        errors = e.rewards + 0.5 * critic(e.reached) - critic(e.states)
+        values, beyond = critic(e.states), critic(e.reached)
+    assert beyond[4].abs().min() > 1e-3
+    if final:
+        beyond[4] = 0.0
+    errors = e.rewards + 0.5 * beyond - values
     by_hand = torch.zeros(T, E)
     for t in range(T):
         for k in range(t, T):
@@ -118,6 +126,7 @@ def test_advantages_look_beyond_time_limits() -> None:
                 break
     expected = (by_hand - by_hand.mean()) / by_hand.std(correction=0)
     torch.testing.assert_close(agent._advantages, expected.flatten())
+    torch.testing.assert_close(agent._targets * critic.scale, (by_hand + values).flatten())
 
 
 def test_advantages_of_a_steady_reward_do_not_tell_where_the_episode_ends() -> None:
@@ -134,7 +143,10 @@ def test_an_agent_goes_on_from_its_state() -> None:
     """Bit for bit, in the middle of episodes."""
 
     def make() -> Finetuner:
-        return make_agent(("decoder", "transition"), learn_std=True, lr=1e-3, episode=5, value_steps=1)
+        return make_agent(
+            ("decoder", "transition"), learn_std=True, lr=1e-3, episode=5, value_steps=1,
+            likelihood=0.1, batch=4, length=3,
+        )  # fmt: skip
 
     agent = make()
     for _ in range(2):
@@ -149,10 +161,36 @@ def test_an_agent_goes_on_from_its_state() -> None:
 
 def test_a_run_that_diverges_says_so() -> None:
     """And not only after its checkpoint is spoiled."""
-    agent = make_agent(minibatch=E * T, passes=1)
-    agent.critic.net.biases[0].data.fill_(torch.nan)
-    with pytest.raises(FloatingPointError, match="policy_loss is nan in step 0: fine-tuning diverged"):
+    agent = make_agent(value_steps=1, value_updates=0, minibatch=E * T, passes=1)
+    agent.step()
+    agent.policy.log_std.data.fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match="policy_loss is nan in step 1: fine-tuning diverged"):
+        agent._improve()
+
+
+def test_a_value_network_that_diverges_does_not_spoil_the_policy() -> None:
+    agent = make_agent(value_lr=1e30, value_steps=0)
+    before = copy.deepcopy(agent.policy.state_dict())
+    with pytest.raises(FloatingPointError, match="the value of what was gathered is nan in step 0"):
         agent.step()
+    assert all(map(torch.equal, before.values(), agent.policy.state_dict().values()))
+
+
+def test_the_standard_deviation_has_its_own_rate() -> None:
+    moved = []
+    for rate in (1e-4, 1e-2):
+        agent = make_agent((), learn_std=True, std_lr=rate, std=0.5)
+        agent.step()
+        moved.append((agent.policy.log_std.detach().exp() - 0.5).abs().mean().item())
+    assert moved[1] > 20 * moved[0] > 0
+
+
+def test_what_is_replayed_is_what_was_done() -> None:
+    agent = make_agent(("reward",), likelihood=1.0, batch=4, length=3, std=2.0)
+    agent.step()
+    assert agent.gatherer.experience.actions.abs().max() > 1
+    assert agent._replay is not None
+    assert agent._replay.sample(50, 3).actions.abs().max() == 1
 
 
 @pytest.mark.parametrize(("parts", "latent"), [(("decoder",), True), (("reward", "transition"), False)])
@@ -214,5 +252,10 @@ def test_what_cannot_be_trained_is_refused() -> None:
         Policy(make_model(), None, PlannerConfig())
     with pytest.raises(ValueError, match="minibatch must be at most the 24 transitions of a step, got 25"):
         make_agent(minibatch=25)
-    with pytest.raises(ValueError, match=r"length must be from model.distance=2 to the 8 steps"):
-        make_agent(("reward",), likelihood=1.0)
+    with pytest.raises(ValueError, match=r"length must be from model.distance=2 to below the 8 steps"):
+        make_agent(("reward",), likelihood=1.0, length=8)
+    model, all_elite = make_model(), PlannerConfig(samples=5, elites=5, iterations=2, horizon=3, tau=1.0)
+    policy = Policy(model, Decoder(2, 3, 2, hidden=(8,)), all_elite)
+    policy.train_only(["decoder"])
+    with pytest.raises(ValueError, match=r"planner\.elites must be below samples=5"):
+        policy.train_only(["decoder", "reward"])

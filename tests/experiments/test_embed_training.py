@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from dcem import cli
 from dcem.agents import Planet, PlannerConfig
 from dcem.commands import exits
-from dcem.experiments import embed, evaluate
+from dcem.experiments import embed, evaluate, planet
 from dcem.experiments.online import SELECTION_SEED
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, load_source
@@ -99,6 +100,17 @@ def test_eval_does_not_plan_further_than_the_decoder(trained: Path, capsys: pyte
     assert f"horizon must be 3, that of the decoder of {trained}, got 5" in capsys.readouterr().err
 
 
+def test_eval_sharpens_its_search(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    table = tmp_path / "evaluations.csv"
+    words = ["--episodes", "1", "--tau", "0", "--table", str(table), "--controller", "hard"]
+    assert cli.main(["eval", str(trained), *words]) == exits.DONE
+    (record,) = json.loads(table.with_suffix(".json").read_text()).values()
+    assert record["planner"]["tau"] == 0.0 != evaluate.load(trained, CPU).planner.tau
+    capsys.readouterr()
+    assert cli.main(["eval", str(trained), "--tau", "-1"]) == exits.USAGE
+    assert "tau must not be negative, got -1.0" in capsys.readouterr().err
+
+
 def test_eval_plays_its_model_without_the_decoder(trained: Path, tmp_path: Path) -> None:
     loaded = evaluate.load(trained, CPU, full_space=True, samples=20, elites=2, iterations=2)
     assert (loaded.planner.tau, loaded.planner.horizon, loaded.planner.elites) == (0.0, 3, 2)
@@ -141,8 +153,8 @@ def test_shipped_weights_play_like_the_run_they_came_from(
 def test_a_source_is_what_was_trained(phase1: Path, trained: Path) -> None:
     first, second = load_source(phase1), load_source(trained)
     assert first.decoder is None
-    assert first.planner == first.config.evaluation
-    assert second.planner == second.config.planner
+    assert first.planner == planet.PRESETS["tiny"]["evaluation"]
+    assert second.planner == embed.PRESETS["tiny"]["planner"]
     assert first.replay is not None
     assert second.replay is not None
     assert int(second.replay["written"].sum()) > int(first.replay["written"].sum())
@@ -175,12 +187,14 @@ def test_model_and_statistics_are_kept_or_not(phase1: Path, keep_model: bool, ke
 
 @pytest.mark.parametrize("keep_model", [True, False])
 def test_without_its_replay_a_run_begins_with_seed_episodes(
-    phase1: Path, tmp_path: Path, keep_model: bool
+    phase1: Path, tmp_path: Path, plans: list[object], keep_model: bool
 ) -> None:
     words = ["keep_replay=false", f"keep_model={keep_model}", "env_steps=440", "eval_every=440"]
     assert train(phase1, tmp_path, *words) == exits.DONE
     last = read_records(tmp_path / "log.jsonl")[-1]
     assert last["decoder/updates"] == 20  # 200 of the 220 steps were of the seed episodes
+    assert (plans[0] is not None) == keep_model  # phase 1 controls those, or chance
+    assert plans[0] is not plans[-1] is not None
     replay = load_source(tmp_path).replay
     assert replay is not None
     assert replay["written"].tolist() == [221, 221]
@@ -217,6 +231,30 @@ def test_the_best_weights_are_those_of_the_highest_score() -> None:
     assert state["score"] == 3.0
     assert (state["best"]["model"]["gru.bias"] == 1).all()
     assert (state["last"]["model"]["gru.bias"] == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["length=2"], "length must be at least model.distance=4, got 2"),
+        (["length=201"], "length must be at most 200, the actions of an episode, got 201"),
+        (["decoder.context=201", "keep_replay=false"], "decoder.context must be at most 200"),
+        (
+            ["replay_steps=21"],
+            "replay_steps must be at least 22, for chunks of length=10 in 2 environments, got 21",
+        ),
+        (
+            ["offline=true", "decoder.context=201"],
+            "decoder.context must be below the steps of some episode in the replay of",
+        ),
+    ],
+)
+def test_chunks_that_no_episode_has_are_refused(
+    phase1: Path, words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert train(phase1, tmp_path / "run", *words) == exits.USAGE
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def source() -> Source:
     torch.manual_seed(0)
     decoder = Decoder(latent_dim=3, horizon=4, action_dim=1, hidden=[8])
     pieces = Pieces("Pendulum-v1", None, config, planner, decoder.settings)
-    return Source(None, pieces, RSSM(3, 1, config), decoder, None)
+    return Source(pieces, RSSM(3, 1, config), decoder, None)
 
 
 @pytest.fixture(scope="module")
@@ -112,4 +113,15 @@ def test_the_path_and_the_record(source, episode, folder):
 
 def test_a_controller_without_a_decoder_has_none(source):
     with pytest.raises(ValueError, match="must have a decoder"):
-        latent_planner(Source(None, source.pieces, source.model, None, None))
+        latent_planner(Source(source.pieces, source.model, None, None))
+
+
+def test_what_has_no_slice_is_refused(source, tmp_path, monkeypatch):
+    thin = replace(source, decoder=Decoder(latent_dim=1, horizon=4, action_dim=1, hidden=[8]))
+    monkeypatch.setattr(latent_slice, "load_source", lambda name: thin)
+    with pytest.raises(ValueError, match="latent_dim must be at least 2 for a slice, got 1"):
+        latent_slice.write("thin", tmp_path / "thin")
+    monkeypatch.setattr(latent_slice, "load_source", lambda name: source)
+    with pytest.raises(ValueError, match=r"moments must be below the episode's 200 steps, got \(0, 200\)"):
+        latent_slice.write("short", tmp_path / "short", moments=(0, 200))
+    assert not any(tmp_path.iterdir())

@@ -168,12 +168,12 @@ def test_eval_keeps_what_it_has_when_it_is_stopped(
 
     monkeypatch.setattr(Progress, "advance", advance)
     words = ["--episodes", "3", "--at-once", "1", "--seed", "5", "--csv", str(tmp_path / "all.csv")]
-    words += ["--samples", "10", "--full-space"]
+    words += ["--samples", "10", "--tau", "0"]
     assert cli.main(["eval", str(trained), *words]) == exits.INTERRUPTED
     with (tmp_path / "all-first-1.csv").open() as file:
         assert [row["seed"] for row in csv.DictReader(file)] == ["5"]
     assert not (tmp_path / "all.csv").exists()
-    rest = "--seed 6 --episodes 2 --samples 10 --full-space"
+    rest = f"--seed 6 --samples 10 --tau 0.0 --episodes 2 --at-once 1 --csv {tmp_path / 'all.csv'}"
     assert f"dcem eval {trained} {rest}\n" in capsys.readouterr().err
 
 

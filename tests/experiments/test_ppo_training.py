@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from dcem import cli
 from dcem.agents import PlannerConfig
 from dcem.agents.finetune import Finetuner
 from dcem.commands import exits
+from dcem.commands.evaluate import add_common_options
 from dcem.control import Decoder
 from dcem.experiments import evaluate, ppo
+from dcem.experiments.online import FINETUNE_SELECTION_SEED, SELECTION_SEED
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, load_source
 from dcem.models import RSSM, RSSMConfig
@@ -28,16 +31,22 @@ MODEL = RSSMConfig(hidden=8, width=8, distance=2)
 PLANNER = PlannerConfig(samples=30, elites=6, iterations=3, horizon=3)
 
 
-def make_source(folder: Path, latent: bool) -> Path:
-    """A run with a controller for the pendulum that has learned nothing yet."""
+def make_source(folder: Path, latent: bool, moved: float = 0.0) -> Path:
+    """A run with a controller for the pendulum that has learned nothing yet.
+
+    Its last weights are `moved` away from its best.
+    """
     torch.manual_seed(0)
     model = RSSM(3, 1, MODEL, Generator().manual_seed(0))
     decoder = Decoder(2, PLANNER.horizon, 1, hidden=(8,)) if latent else None
     planner = replace(PLANNER, tau=1.0) if latent else PLANNER
     pieces = Pieces("Pendulum-v1", 2, MODEL, planner, decoder.settings if decoder else None)
     with Run(folder, ppo.Config(), experiment="ppo", tensorboard=False, bar=False) as run:
-        for _ in run.steps(1, {"trained": Snapshots(pieces, model, decoder)}):
-            pass
+        trained = Snapshots(pieces, model, decoder)
+        for _ in run.steps(1, {"trained": trained}):
+            if decoder is not None and moved:
+                trained.keep_if_best(0.0)
+                decoder.net[0].bias.data.add_(moved)
     return folder
 
 
@@ -148,6 +157,17 @@ def test_it_is_evaluated_and_ships(
         (["parts=[model]"], "parts must be some of decoder, reward, transition"),
         (["snapshot=first"], "snapshot must be best or last, got 'first'"),
         (["n_workers=3"], "n_workers must be from 0 to 2, got 3"),
+        (["value_steps=4"], "value_steps must be below steps=4"),
+        (["parts=[reward]", "planner.elites=10"], "planner.elites must be below samples=10"),
+        (["parts=[reward]", "likelihood=0.1", "length=25"], "length must be from model.distance=2 to below"),
+        (
+            ["parts=[reward]", "likelihood=0.1", "length=101", "actions=200"],
+            "length must be at most 100, the actions of an episode, got 101",
+        ),
+        (
+            ["parts=[reward]", "likelihood=0.1", "replay_steps=21"],
+            "replay_steps must be at least 22, for chunks of length=10 in 2 environments, got 21",
+        ),
     ],
 )
 def test_bad_configs_are_refused(
@@ -157,6 +177,24 @@ def test_bad_configs_are_refused(
     assert train(source, tmp_path / "run", *more) == exits.USAGE
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_seeds_of_selection_and_evaluation_are_apart() -> None:
+    """Those of phase 3 are its own: its source was chosen on the others."""
+    evaluation = argparse.ArgumentParser()
+    add_common_options(evaluation)
+    first = [SELECTION_SEED, FINETUNE_SELECTION_SEED, evaluation.get_default("seed")]
+    assert min(np.diff(sorted(first))) >= 100_000
+
+
+@pytest.mark.parametrize(("snapshot", "bias"), [("best", 0.0), ("last", 1.0)])
+def test_it_starts_from_the_best_or_the_last_weights(snapshot: str, bias: float, tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", latent=True, moved=1.0)
+    more = ("parts=[reward]", f"snapshot={snapshot}", "steps=2")
+    assert train(source, tmp_path / "run", *more) == exits.DONE
+    decoder = load_source(tmp_path / "run", "last").decoder
+    assert decoder is not None
+    assert (decoder.net[0].bias == bias).all()
 
 
 def test_a_source_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -38,15 +38,33 @@ class Recorder:
                 self.streams[env].append(reached[env])
                 self.now[env] = (env, reached[env][1] + 1, 0)
 
-    def starts(self, length: int) -> set[tuple[int, int, int]]:
+    def starts(self, length: int, from_start: bool = False) -> set[tuple[int, int, int]]:
         """Every observation that is still there, with the ``length`` that follow it in its episode."""
         found = set()
         for stream in self.streams:
             alive = stream[-self.replay.capacity :]
             for (env, episode, t), later in zip(alive, alive[length:], strict=False):
-                if later == (env, episode, t + length):
+                if later == (env, episode, t + length) and not (from_start and t):
                     found.add((env, episode, t))
         return found
+
+    def loaded(self, replay: ReplayBuffer, state: dict[str, torch.Tensor]) -> Recorder:
+        """What goes on with a state of this one's buffer."""
+        replay.load_state_dict(state)
+        twin = Recorder(replay)
+        kept = state["rewards"].shape[1]
+        twin.streams, twin.now = [stream[-kept:] for stream in self.streams], list(self.now)
+        return twin
+
+    def check(self, length: int) -> None:
+        """What the buffer gives is what the lists hold."""
+        for from_start in (False, True):
+            expected = self.starts(length, from_start)
+            assert int(self.replay.n_starts(length, from_start)) == len(expected)
+            if expected:
+                generator = torch.Generator().manual_seed(0)
+                drawn = check_chunk(self.replay.sample(2000, length, generator, from_start), length)
+                assert set(drawn) == expected
 
 
 def check_chunk(chunk: Chunk, length: int) -> list[tuple[int, int, int]]:
@@ -175,29 +193,31 @@ def test_a_state_holds_no_memory_of_the_buffer_and_none_that_is_unused() -> None
 
 @pytest.mark.parametrize("n_steps", [30, 33, 200])
 @pytest.mark.parametrize("max_bytes", [1300, 1500, 1900, 10_000])
-def test_a_cut_keeps_the_newest_whole_episodes(n_steps: int, max_bytes: int) -> None:
+def test_a_cut_keeps_the_newest(n_steps: int, max_bytes: int) -> None:
     recorder = recorded(n_steps=n_steps)
     cut = recorder.replay.cut(max_bytes)
-    assert sum(x.nbytes for x in cut.values()) <= max_bytes
-    replay = ReplayBuffer(2, 40, 3, 2, shortest_episode=2)
-    replay.load_state_dict(cut)
-    kept = cut["observations"].shape[1]
-    whole = recorder.streams
-    if max_bytes < 10_000:
-        whole = []
-        for stream in recorder.streams:
-            newest = stream[-kept:]
-            broken = newest[0][1] if newest[0][2] > 0 else None
-            whole.append([label for label in newest if label[1] != broken])
-    twin = Recorder(replay)
-    twin.streams, twin.now = whole, list(recorder.now)
+    size, kept = sum(x.nbytes for x in cut.values()), cut["rewards"].shape[1]
+    assert size == recorder.replay.state_bytes(kept) <= max_bytes
+    assert (kept < min(n_steps, 40)) == (max_bytes < 10_000)
+    twin = recorder.loaded(ReplayBuffer(2, 40, 3, 2, shortest_episode=2), cut)
     for t in range(30):
-        expected = twin.starts(2)
-        assert int(replay.n_starts(2)) == len(expected)
-        if expected:
-            drawn = check_chunk(replay.sample(2000, 2, torch.Generator().manual_seed(t)), 2)
-            assert set(drawn) == expected
+        twin.check(2)
         twin.step([t % 7 == 2, t % 5 == 3])
+
+
+@pytest.mark.parametrize("n_steps", [90, 93], ids=["open", "just finished"])
+def test_a_cut_keeps_the_newest_part_of_an_episode(n_steps: int) -> None:
+    recorder = Recorder(ReplayBuffer(1, 200, 3, 2, shortest_episode=2))
+    for t in range(n_steps):
+        recorder.step([t == 90])
+    twin = recorder.loaded(
+        ReplayBuffer(1, 200, 3, 2, shortest_episode=2), recorder.replay.cut(recorder.replay.state_bytes(67))
+    )
+    assert int(twin.replay.n_starts(10)) > 50
+    for t in range(40):
+        twin.check(10)
+        assert all(episode.observations[0, 2] == 0 for episode in twin.replay.episodes())
+        twin.step([t == 20])
 
 
 def test_a_cut_that_cannot_hold_a_step_is_refused() -> None:
@@ -215,6 +235,29 @@ def test_a_state_loads_into_a_buffer_of_another_capacity() -> None:
         twin.streams = [stream[-min(40, replay.capacity) :] for stream in recorder.streams]
         drawn = set(check_chunk(replay.sample(3000, 3, torch.Generator().manual_seed(0)), 3))
         assert drawn == twin.starts(3)
+
+
+@pytest.mark.parametrize("n_steps", [8, 95, 96, 97, 98, 99])
+def test_the_rest_of_an_episode_has_no_start_in_a_larger_buffer(n_steps: int) -> None:
+    recorder = recorded(capacity=30, n_steps=n_steps, lengths=(40, 5))
+    larger = recorder.loaded(ReplayBuffer(2, 60, 3, 2, shortest_episode=2), recorder.replay.state_dict())
+    for t in range(25):
+        larger.check(3)
+        larger.step([t % 40 == 30, t % 5 == 3])
+    # Nor after it was saved from there, with places that were never written to.
+    again = ReplayBuffer(2, 70, 3, 2, shortest_episode=2)
+    again.load_state_dict(larger.replay.state_dict())
+    twin = Recorder(again)
+    twin.streams = larger.streams
+    twin.check(3)
+
+
+def test_a_state_of_before_the_oldest_was_saved_loads() -> None:
+    recorder = recorded(capacity=30, n_steps=100, lengths=(40, 6))
+    state = recorder.replay.state_dict()
+    oldest = state.pop("oldest")
+    state["first"] = torch.maximum(state["first"], oldest[:, None])  # as it was saved then
+    recorder.loaded(ReplayBuffer(2, 60, 3, 2, shortest_episode=2), state).check(3)
 
 
 def test_episodes_are_the_finished_ones_that_are_whole() -> None:

@@ -14,18 +14,19 @@ GAIN = 0.5
 class Plane(gymnasium.Env):
     """x' = x + u / 2, reward −|x'|², from x uniform in [−1, 1]². Best is u = −2x, clipped to the box.
 
-    Episodes have `length` steps, or as many as the seed says (1 + seed modulo 7) where it is None.
+    Episodes have `length` steps, or as many as the seed says (1 + seed modulo 7) where it is None. That is a
+    time limit, unless they are `final`.
     """
 
     action_repeat = 1
 
-    def __init__(self, length: int | None = 20, render_mode: str | None = None) -> None:
+    def __init__(self, length: int | None = 20, render_mode: str | None = None, final: bool = False) -> None:
         self.observation_space = Box(-np.inf, np.inf, (2,), np.float32)
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
         self._length = self._steps_left = length or 1
         self._by_seed = length is None
         self._x = np.zeros(2)
-        self.render_mode = render_mode
+        self.render_mode, self._final = render_mode, final
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -40,7 +41,9 @@ class Plane(gymnasium.Env):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._x = self._x + GAIN * np.clip(action, -1, 1)
         self._steps_left -= 1
-        return self._x.astype(np.float32), -float(self._x @ self._x), False, self._steps_left == 0, {}
+        over = self._steps_left == 0
+        reward = -float(self._x @ self._x)
+        return self._x.astype(np.float32), reward, over and self._final, over and not self._final, {}
 
     def render(self) -> np.ndarray | None:
         if self.render_mode is None:

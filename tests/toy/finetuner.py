@@ -33,10 +33,11 @@ def make_agent(
     latent: bool = True,
     seed: int = 0,
     episode: int = T,
+    final: bool = False,
     **changes: Any,
 ) -> Finetuner:
     torch.manual_seed(0)
     decoder = Decoder(2, PLANNER.horizon, 2, hidden=(8,)) if latent else None
     config = FinetuneConfig(parts=parts, **{**SMALL, **changes})
-    envs = ParallelEnv(functools.partial(Plane, episode), E)
+    envs = ParallelEnv(functools.partial(Plane, episode, final=final), E)
     return Finetuner(envs, make_model(), decoder, PLANNER, config, T, seed)

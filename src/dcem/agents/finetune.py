@@ -65,10 +65,10 @@ class Finetuner:
             raise ValueError(
                 f"minibatch must be at most the {transitions} transitions of a step, got {config.minibatch}"
             )
-        if config.likelihood and not model.config.distance <= config.length <= steps:
+        if config.likelihood and not model.config.distance <= config.length < steps:
             raise ValueError(
-                f"length must be from model.distance={model.config.distance} to the {steps} steps of an "
-                f"environment, got {config.length}"
+                f"length must be from model.distance={model.config.distance} to below the {steps} steps of "
+                f"an environment, got {config.length}"
             )
         seeds = np.random.SeedSequence(seed).generate_state(4) >> 1  # room to count on from there
         env_seed, play_seed, learn_seed, value_seed = seeds.tolist()
@@ -135,6 +135,8 @@ class Finetuner:
             self._update_value(rows)
         # How much of the variance of the returns the values had foreseen.
         explained = 1 - found.var() / targets.var().clamp_min(1e-12)
+        # Before the policy learns from them: what is not finite would spoil it, and its checkpoint.
+        self._require_finite({"the value of what was gathered": self.critic(e.states).mean().item()})
         return {"value": values.mean().item(), "explained": explained.item()}
 
     @torch.no_grad()
@@ -155,12 +157,15 @@ class Finetuner:
             self.gatherer.filter_again()
         self.gatherer.refresh()
         means = {name: torch.stack([f[name] for f in figures]).mean().item() for name in figures[0]}
-        for name, value in means.items():
-            if not math.isfinite(value):
-                raise FloatingPointError(f"{name} is {value} in step {self.steps}: fine-tuning diverged")
+        self._require_finite(means)
         # These two say whether the ratios can be trusted.
         first = {"first_ratio_error": figures[0]["ratio_error"].item()}
         return {**means, **first, "planned_apart": torch.stack(apart).mean().item()}
+
+    def _require_finite(self, figures: dict[str, float]) -> None:
+        for name, value in figures.items():
+            if not math.isfinite(value):
+                raise FloatingPointError(f"{name} is {value} in step {self.steps}: fine-tuning diverged")
 
     def _remember_old(self, rows: Tensor) -> Tensor:
         """Keep the log-probabilities of rows (B,) of the experience under the policy as it is.

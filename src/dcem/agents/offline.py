@@ -1,5 +1,6 @@
 """Algorithm 2 of the paper on a replay buffer: the decoder learns on a model that is done with learning."""
 
+import hashlib
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ class Offline:
         seed: int,
         device: torch.device | str = "cpu",
     ) -> None:
+        # Neither is in a checkpoint: a run that resumes must be given the same ones again.
+        self._given = _digest(model.state_dict()) + _digest(replay)
         self.model = model.requires_grad_(False).to(device)
         n_envs, capacity = replay["rewards"].shape
         self.replay = ReplayBuffer(
@@ -64,15 +67,30 @@ class Offline:
                 self.decoder_learner.update()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changes."""
+        """Everything that changes, and what tells whether the rest is still the same."""
         return {
+            "given": self._given,
             "decoder_learner": self.decoder_learner.state_dict(),
             "generator": self._generator.get_state(),
             "updates_due": self._updates_due,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, bit for bit."""
+        """Go on from a `state_dict`, bit for bit, on the model and the replay buffer it was made with."""
+        if state.get("given", self._given) != self._given:
+            raise ValueError(
+                "model and replay must be those the run began with, got others: "
+                "the source has changed since then"
+            )
         self.decoder_learner.load_state_dict(state["decoder_learner"])
         self._generator.set_state(state["generator"])
         self._updates_due = state["updates_due"]
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    """The same for the same names and numbers alone, on whatever device."""
+    digest = hashlib.sha256()
+    for name, x in sorted(tensors.items()):
+        digest.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
+        digest.update(x.detach().cpu().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

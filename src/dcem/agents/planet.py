@@ -48,7 +48,7 @@ class OnlineConfig:
         clip: gradients are scaled down to this norm, over all members.
         average: decay of the moving average of the weights that plans; 0 for the weights themselves.
         replay_steps: steps kept in the replay buffer, over all environments.
-        checkpoint_mb: a checkpoint's replay buffer holds the newest episodes that fit in so many megabytes.
+        checkpoint_mb: a checkpoint's replay buffer holds the newest steps that fit in so many megabytes.
     """
 
     planner: PlannerConfig = field(default_factory=PlannerConfig)
@@ -162,11 +162,17 @@ class Planet:
         self.replay = ReplayBuffer(
             envs.num_envs, capacity, obs_size, action_size, device, shortest_episode=config.length
         )
+        longest = max(config.length, decoder.context if decoder is not None else 0)
+        self._checkpoint_bytes = round(config.checkpoint_mb * 1e6)
+        # Learning must go on from a checkpoint: an open episode that is not yet long enough for a chunk has
+        # up to `longest` places, and a chunk of the episode before it one more.
+        least = self.replay.state_bytes(min(capacity, 2 * longest + 1))
+        if self._checkpoint_bytes < least:
+            raise ValueError(f"checkpoint_mb must be at least {least / 1e6}, got {config.checkpoint_mb}")
         self._seed_episodes = config.seed_episodes if replay is None else 0
         if replay is not None:
             self.replay.load_state_dict(replay)
             self.replay.close_episodes()
-            longest = max(config.length, decoder.context if decoder is not None else 0)
             if self.replay.n_starts(longest) == 0:
                 raise ValueError(f"replay must hold an episode of more than {longest} steps, got none")
         self._generators = {
@@ -244,7 +250,7 @@ class Planet:
         state = {
             "learner": self.learner.state_dict(),
             "collector": self.collector.state_dict(),
-            "replay": self.replay.cut(int(self.config.checkpoint_mb * 1e6)),
+            "replay": self.replay.cut(self._checkpoint_bytes),
             "generators": {name: generator.get_state() for name, generator in self._generators.items()},
             "updates_due": self._updates_due,
         }
@@ -270,7 +276,7 @@ class Planet:
 
 
 def spread(seed: int) -> dict[str, int]:
-    """Seeds for all that draws at random, unlike each other and unlike those of other agents."""
+    """Seeds for all that draws at random, unlike each other; agents of one seed have the same."""
     parts = ("model", "envs", "plan", "explore", "learn", "decoder", "decode")
     drawn = np.random.SeedSequence(seed).generate_state(len(parts)) >> 1  # room to count on from there
     return dict(zip(parts, drawn.tolist(), strict=True))

@@ -97,6 +97,11 @@ class Policy(nn.Module):
                 "parts must not name the decoder of a controller that plans over action sequences, "
                 f"got {sorted(chosen)}"
             )
+        if self.planner.elites == self.planner.samples and chosen & {"reward", "transition"}:
+            raise ValueError(
+                f"planner.elites must be below samples={self.planner.samples} where reward or transition "
+                "learn: with all samples elite, they do not matter to the plan"
+            )
         modules: dict[str, list[nn.Module]] = {
             "decoder": [self.decoder] if self.decoder is not None else [],
             "reward": [self.model.reward_head],

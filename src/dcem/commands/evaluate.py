@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcem.commands.exits import DONE, INTERRUPTED, UsageError
-from dcem.commands.parser import Parser, positive
+from dcem.commands.parser import Parser, not_negative, positive
 from dcem.runs.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,13 +30,17 @@ _EXAMPLES = """\
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem eval` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
-    if given.table is not None and given.controller is None and _changes(given):
+    # Under the name that it has by itself it would take the place of the run's own episodes.
+    if given.table and not given.controller and (_changes(given) or given.snapshot != "best"):
         raise UsageError(
-            "--table needs a name for a controller whose planner is changed: --controller full-cem-100, say"
+            "--table needs a name for a controller whose planner or snapshot is changed: "
+            "--controller full-cem-100, say"
         )
+    trained = load_trained(given)
+    if given.table is not None:
+        _check_table(given.table)
     from dcem.experiments.evaluate import play, statistics, steps_to_play, write_episodes
 
-    trained = load_trained(given)
     at_once = min(given.at_once or given.episodes, given.episodes)
     workers = min(at_once, os.cpu_count() or 1) if at_once > 1 else 0
     path = given.csv or default_path(given.what, "evaluation.csv")
@@ -53,16 +58,33 @@ def main(arguments: Sequence[str]) -> int:
     progress.close()
     write_episodes(path, episodes)
     if given.table is not None:
-        from dcem.experiments.dmc_results import add_episodes, controller_of
-
-        controller = given.controller or controller_of(given.what)
-        run = given.run or "/".join(Path(given.what).parts[-2:])
-        seconds = time.monotonic() - start
-        add_episodes(given.table, trained.task, controller, run, trained.planner, episodes, seconds)
+        _add_to_table(given, trained, episodes, time.monotonic() - start)
     for name, value in statistics([episode.total for episode in episodes]).items():
         print(f"{name:9} {value:.2f}")
     print(f"\nevery episode: {path} ({time.monotonic() - start:.0f} s)")
     return DONE
+
+
+def _check_table(table: Path) -> None:
+    """Refuse a file that is something else before the episodes are played, not after."""
+    from dcem.experiments.dmc_results import read_table
+
+    try:
+        read_table(table)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--table: {error}") from error
+
+
+def _add_to_table(
+    given: argparse.Namespace, trained: Trained, episodes: list[Episode], seconds: float
+) -> None:
+    from dcem.experiments.dmc_results import add_episodes, controller_of
+    from dcem.experiments.source import is_run
+
+    controller = given.controller or controller_of(given.what)
+    run = given.run or "/".join(Path(given.what).parts[-2:])
+    snapshot = given.snapshot if is_run(given.what) else None  # what ships has only one
+    add_episodes(given.table, trained.task, controller, run, trained.planner, snapshot, episodes, seconds)
 
 
 def _stopped(given: argparse.Namespace, path: Path, episodes: list[Episode]) -> int:
@@ -75,11 +97,13 @@ def _stopped(given: argparse.Namespace, path: Path, episodes: list[Episode]) -> 
         path = path.with_stem(f"{path.stem}-first-{done}")
         write_episodes(path, episodes)
         kept = f", the {done} finished episodes are in {path}"
-    words = ["--seed", given.seed + done, "--episodes", given.episodes - done]
-    for name, value in _changes(given).items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [value])]
-    rest = " ".join(map(str, words))
-    print(f"stopped{kept}\nplay the others with: dcem eval {given.what} {rest}", file=sys.stderr)
+        if given.table is not None:
+            kept += f" and not in {given.table}"
+    words = ["dcem", "eval", given.what]
+    others = {**vars(given), "seed": given.seed + done, "episodes": given.episodes - done}
+    for name, value in _parser().changed_options(argparse.Namespace(**others)).items():
+        words += [name] if value is True else [name, str(value)]
+    print(f"stopped{kept}\nplay the others with: {shlex.join(words)}", file=sys.stderr)
     return INTERRUPTED
 
 
@@ -107,8 +131,8 @@ def load_trained(given: argparse.Namespace) -> Trained:
 
 def _changes(given: argparse.Namespace) -> dict[str, Any]:
     """What the options change about the planner."""
-    names = ("samples", "elites", "iterations", "horizon", "full_space")
-    return {name: getattr(given, name) for name in names if getattr(given, name)}
+    names = ("samples", "elites", "iterations", "horizon", "tau", "full_space")
+    return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
 
 
 def default_path(run_or_name: str, file: str) -> Path:
@@ -121,7 +145,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     """What `dcem eval` and `dcem play` both take."""
     parser.add_argument("what", metavar="RUN_OR_NAME", help="a run folder, or the name of weights that ship")
     parser.add_argument(
-        "--seed", type=int, default=3_000_000, metavar="K", help="of the first episode (%(default)s)"
+        "--seed", type=not_negative, default=3_000_000, metavar="K", help="of the first episode (%(default)s)"
     )
     for name, text in (
         ("--samples", "N, candidates in an iteration of the planner"),
@@ -131,8 +155,12 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(name, type=positive, metavar=text[0], help=text)
     parser.add_argument(
+        "--tau", type=float, metavar="TAU", help="temperature of the planner's soft top-k; 0 for the hard one"
+    )
+    parser.add_argument(
         "--full-space",
-        action="store_true",
+        action="store_const",
+        const=True,
         help="plan over action sequences in the model of a latent controller, as the paper's full CEM does",
     )
     parser.add_argument(
@@ -149,7 +177,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
         "eval",
         "Play episodes with a trained controller, without exploration noise. Mean, median, quartiles and\n"
@@ -167,7 +195,9 @@ def _parser() -> argparse.ArgumentParser:
         "--table", type=Path, metavar="FILE", help="a table of several controllers to write them into, too"
     )
     parser.add_argument(
-        "--controller", metavar="NAME", help="its name there (full-cem, latent-dcem or latent-dcem-ppo)"
+        "--controller",
+        metavar="NAME",
+        help="its name there (full-cem or latent-dcem, with -ppo behind it where fine-tuned)",
     )
     parser.add_argument("--run", metavar="NAME", help="the run's name there (the last two folders')")
     return parser

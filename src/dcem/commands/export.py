@@ -28,7 +28,10 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(str(error)) from error
     if experiment not in CONTROLLERS:
         raise UsageError(f"RUN must be of {', '.join(CONTROLLERS)}, got one of {experiment}")
-    print(export_curve(given.run, given.name, given.results))
+    try:
+        print(export_curve(given.run, given.name, given.results))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     return DONE
 
 

@@ -37,6 +37,20 @@ class Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {self._with_hint(message)}; see {self.prog} --help", file=sys.stderr)
         sys.exit(USAGE)
 
+    def changed_options(self, given: argparse.Namespace) -> dict[str, Any]:
+        """The options whose values are not their defaults, by their names on the command line.
+
+        >>> parser = Parser("eval", "Play.", "")
+        >>> action = parser.add_argument("--at-once", type=int)
+        >>> parser.changed_options(parser.parse_args(["--at-once", "3"]))
+        {'--at-once': 3}
+        """
+        return {
+            action.option_strings[0]: getattr(given, action.dest)
+            for action in self._actions
+            if action.option_strings and getattr(given, action.dest, action.default) != action.default
+        }
+
     def _with_hint(self, message: str) -> str:
         if not message.startswith(_UNKNOWN):
             return message
@@ -75,10 +89,19 @@ def near_settings(name: str, known: Sequence[str]) -> list[str]:
 
 def positive(text: str) -> int:
     """A type of argument: a whole number from 1."""
+    return _whole_number(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """A type of argument: a whole number from 0."""
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text}")
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number from {least}, got {text}")
     return value

@@ -55,6 +55,14 @@ def _is_cartpole(what: str) -> bool:
 
 
 def _play_cartpole(given: argparse.Namespace) -> int:
+    unfit = _parser().changed_options(given).keys() - {"--seed", "--output", "--fps"}
+    if given.device == "cpu":  # where it is played anyway
+        unfit -= {"--device"}
+    if unfit:
+        raise UsageError(
+            f"{', '.join(sorted(unfit))} must be left out for {given.what}: "
+            "a cartpole controller is played as it was trained, on the processor"
+        )
     from dcem.experiments.cartpole_film import film
     from dcem.pretrained import PretrainedError
 
@@ -69,7 +77,7 @@ def _play_cartpole(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
         "play",
         "Film an episode of a trained controller.",

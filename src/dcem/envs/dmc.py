@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import logging
+import math
 import re
 import warnings
 from abc import ABC, abstractmethod
@@ -76,6 +77,11 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
             if terminated or truncated:
                 break
         return self._observe(), total, terminated, truncated, {}
+
+    @property
+    def episode_actions(self) -> int | None:
+        """Actions until the time limit; None without one."""
+        return None if self.episode_steps is None else math.ceil(self.episode_steps / self.action_repeat)
 
     def get_state(self) -> dict[str, Any]:
         """All the rest of the episode and later ones depend on: nested dicts of arrays and JSON values."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,9 @@ from dcem.runs.record import read_record
 
 CONTROLLERS = {"planet": "full-cem", "embed": "latent-dcem", "ppo": "latent-dcem-ppo"}
 """What the controllers of the three phases are called in the table."""
+
+# A folder's name and no path, as `dcem.pretrained` has it but with capitals: cheetah-run-T5.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _CURVE = {
     "env_steps": "env_steps",
@@ -45,6 +49,8 @@ class Row(NamedTuple):
 
 def export_curve(run_folder: Path | str, name: str, results: Path | str = "results") -> Path:
     """Put a run's curve and record, as far as it has come, under results/<experiment>/<name>/seed<k>."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name must be letters, digits, '.', '_' and '-', and no path, got {name!r}")
     record = read_record(run_folder)
     folder = Path(results) / record["experiment"] / name / f"seed{record['seed']}"
     curve = _CURVE_OF.get(record["experiment"], _CURVE)
@@ -60,7 +66,10 @@ def export_curve(run_folder: Path | str, name: str, results: Path | str = "resul
 
 def controller_of(run_or_name: str | Path) -> str:
     """What the controller of a run, or of weights that ship, is called in the table."""
-    return CONTROLLERS[read_stored(run_or_name).experiment]
+    stored = read_stored(run_or_name)
+    if stored.experiment == "ppo" and stored.pieces.get("decoder") is None:
+        return "full-cem-ppo"
+    return CONTROLLERS[stored.experiment]
 
 
 def add_episodes(
@@ -69,23 +78,26 @@ def add_episodes(
     controller: str,
     run: str,
     planner: PlannerConfig,
+    snapshot: str | None,
     episodes: Sequence[Episode],
     seconds: float,
 ) -> None:
     """Write episodes into the table, in place of those of the same task, controller and run.
 
-    How they came about (planner, date, seconds, commit, versions, machine) goes to a JSON file beside it.
+    How they came about (planner, snapshot, date, seconds, commit, versions, machine) goes to a JSON file
+    beside it. `snapshot` is None for weights that ship, which have only one.
     """
     new = [
         Row(task, controller, run, planner.samples, planner.iterations, episode.seed, round(episode.total, 3))
         for episode in episodes
     ]
-    kept = [row for row in _read(table) if tuple(row[:3]) != (task, controller, run)]
+    kept = [row for row in read_table(table) if tuple(row[:3]) != (task, controller, run)]
     write_csv(table, Row._fields, sorted([*kept, *(list(map(str, row)) for row in new)]))
     path = table.with_suffix(".json")
     records = json.loads(path.read_bytes()) if path.exists() else {}
     records[f"{task} {controller} {run}"] = {
         "planner": dataclasses.asdict(planner),
+        "snapshot": snapshot,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "seconds": round(seconds, 1),
         **facts.commit(),
@@ -95,10 +107,11 @@ def add_episodes(
     write_bytes(path, json.dumps(dict(sorted(records.items())), indent=1).encode() + b"\n")
 
 
-def _read(table: Path) -> list[list[str]]:
+def read_table(table: Path) -> list[list[str]]:
+    """The rows of the table, none where it is yet to be written; ValueError for a file of something else."""
     if not table.exists():
         return []
-    header, *rows = csv.reader(table.read_text().splitlines())
+    header, *rows = [*csv.reader(table.read_text().splitlines())] or [[]]
     if tuple(header) != Row._fields:
         raise ValueError(f"{table} must have the columns {', '.join(Row._fields)}, got {', '.join(header)}")
     return rows

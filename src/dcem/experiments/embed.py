@@ -11,10 +11,10 @@ from torch import Generator
 from dcem.agents import Controller, DecoderConfig, Offline, OnlineConfig, Planet, PlanetConfig, PlannerConfig
 from dcem.control import Decoder
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import StepLoopConfig, choose_device, learn
+from dcem.experiments.online import StepLoopConfig, choose_device, learn, require_chunks
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, Source, load_source, require_replay, require_source
-from dcem.models import RSSM
+from dcem.models import RSSM, RSSMConfig
 from dcem.runs import Run, require
 
 
@@ -98,6 +98,10 @@ def check(config: Config) -> None:
     """ValueError unless there is a source that this config can start from."""
     source = require_source(config.source)
     first_decoder(source, config)
+    if not config.offline:
+        agent_config(config, source.pieces.model)
+        with closing(source.pieces.environment()()) as env:
+            require_chunks(env, config, config.replay_steps, _lengths(config))
     _replay(config, source)
 
 
@@ -160,9 +164,13 @@ def first_decoder(source: Source, config: Config) -> Decoder | None:
     return theirs
 
 
+def agent_config(config: Config, model: RSSMConfig) -> PlanetConfig:
+    """The agent that learns online."""
+    return PlanetConfig(model=model, **{f.name: getattr(config, f.name) for f in fields(OnlineConfig)})
+
+
 def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, device: torch.device) -> Planet:
-    learning = {f.name: getattr(config, f.name) for f in fields(OnlineConfig)}
-    agent = PlanetConfig(model=model.config, **learning)
+    agent = agent_config(config, model.config)
     replay = _replay(config, source)
     seed_planner = source.planner if config.keep_model and source.decoder is None else None
     return Planet(
@@ -181,7 +189,10 @@ def _replay(config: Config, source: Source) -> dict[str, torch.Tensor] | None:
     """The replay buffer to begin with, if it is not a new one."""
     if not config.keep_replay:
         return None
-    context = config.decoder.context
-    if config.offline:
-        return require_replay(source, config.source, None, context)
-    return require_replay(source, config.source, config.n_envs, max(config.length, context))
+    n_envs = None if config.offline else config.n_envs
+    return require_replay(source, config.source, n_envs, _lengths(config))
+
+
+def _lengths(config: Config) -> dict[str, int]:
+    """Of the chunks that it learns on, by setting."""
+    return {"decoder.context": config.decoder.context} | ({} if config.offline else {"length": config.length})

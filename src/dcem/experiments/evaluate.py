@@ -43,12 +43,17 @@ def load(
 ) -> Trained:
     """The controller of a run folder or of weights that ship, its planner changed as told (`samples=100`).
 
-    With `full_space` one with a decoder goes without, and plans as much as the paper's full CEM. `snapshot`
-    is explained at `dcem.experiments.source.load_source`.
+    With `full_space` a latent one goes without its decoder, and plans as much as the paper's full CEM.
+    `snapshot` is explained at `dcem.experiments.source.load_source`.
     """
     source = load_source(run_or_name, snapshot)
     theirs, decoder = source.planner, source.decoder
-    if full_space and decoder is not None:
+    if full_space:
+        if decoder is None:
+            raise ValueError(
+                f"full_space must be left out for {run_or_name}: it is for latent controllers, "
+                "and this one has no decoder"
+            )
         theirs, decoder = PlannerConfig(horizon=theirs.horizon, dtype=theirs.dtype), None
     if device.type == "cpu":
         planner = {"dtype": "float32", **planner}  # half precision is slow there
@@ -90,9 +95,9 @@ def steps_to_play(trained: Trained, episodes: int, n_envs: int) -> int | None:
     with closing(trained.environment()) as env:
         task = env.unwrapped
         assert isinstance(task, ControlEnv)
-        if task.episode_steps is None:
+        if task.episode_actions is None:
             return None
-        return math.ceil(episodes / n_envs) * math.ceil(task.episode_steps / task.action_repeat)
+        return math.ceil(episodes / n_envs) * task.episode_actions
 
 
 def statistics(returns: Sequence[float]) -> dict[str, float]:

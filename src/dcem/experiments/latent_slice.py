@@ -57,7 +57,11 @@ def write(
     began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
     source = load_source(run_or_name)
     mpc = latent_planner(source)
+    if mpc.search_dim < 2:
+        raise ValueError(f"the decoder's latent_dim must be at least 2 for a slice, got {mpc.search_dim}")
     episode = play(source, mpc, seed)
+    if len(episode.plans) <= max(moments):
+        raise ValueError(f"moments must be below the episode's {len(episode.plans)} steps, got {moments}")
     two = directions(episode.plans)
     path = episode.plans @ two.T
     span = SPAN * source.planner.sigma

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from dcem.agents import Controller, Offline, Planet
+from dcem.envs.dmc import ControlEnv
 from dcem.envs.vector import ParallelEnv
 from dcem.experiments.snapshots import Snapshots
 from dcem.runs import Run, require
 
 SELECTION_SEED = 2_000_000
 """Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
+
+FINETUNE_SELECTION_SEED = 2_100_000
+"""The same for weights that go on from others, which were chosen on those and would do too well there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,19 @@ class StepLoopConfig(LoopConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least_one("env_steps", "log_every")
+
+
+def require_chunks(
+    env: ControlEnv, config: LoopConfig, replay_steps: int, lengths: Mapping[str, int]
+) -> None:
+    """Chunks of these lengths, by setting, must fit into an episode and an environment's share of replay."""
+    longest = env.episode_actions
+    for name, length in lengths.items():
+        if longest is not None:
+            require(length <= longest, name, length, f"at most {longest}, the actions of an episode")
+        least = config.n_envs * (length + 1)
+        allowed = f"at least {least}, for chunks of {name}={length} in {config.n_envs} environments"
+        require(replay_steps >= least, "replay_steps", replay_steps, allowed)
 
 
 def choose_device(name: str) -> torch.device:

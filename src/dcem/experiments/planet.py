@@ -14,7 +14,7 @@ from dcem.agents import Controller, Planet, PlanetConfig, PlannerConfig
 from dcem.agents.controller import flat_size
 from dcem.envs.dmc import ControlEnv, make_env
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import StepLoopConfig, choose_device, learn
+from dcem.experiments.online import StepLoopConfig, choose_device, learn, require_chunks
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, require_replay, require_source
 from dcem.models import RSSM, RSSMConfig
@@ -115,6 +115,7 @@ def check(config: Config) -> None:
     _beginning(config)
     with closing(environment(config)()) as env:
         size = flat_size(env.observation_space)
+        require_chunks(env, config, config.replay_steps, {"length": config.length})
     angles = config.agent.model.angles
     require(max(angles, default=0) < size, "model.angles", angles, f"below {size}, the observation's size")
 
@@ -154,7 +155,7 @@ def _beginning(config: Config) -> dict[str, Any]:
     model.load_state_dict(source.model.state_dict())
     if source.replay is None:
         return {"model": model, "seed_planner": config.planner}
-    return {"model": model, "replay": require_replay(source, name, config.n_envs, config.length)}
+    return {"model": model, "replay": require_replay(source, name, config.n_envs, {"length": config.length})}
 
 
 def _action_repeat(make: Callable[..., ControlEnv]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 
@@ -14,7 +13,13 @@ from dcem.agents.finetune_config import FinetuneConfig
 from dcem.agents.policy import Policy
 from dcem.envs.dmc import ControlEnv
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import SELECTION_SEED, LoopConfig, choose_device, evaluate
+from dcem.experiments.online import (
+    FINETUNE_SELECTION_SEED,
+    LoopConfig,
+    choose_device,
+    evaluate,
+    require_chunks,
+)
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import SNAPSHOTS, Pieces, Source, load_source, require_source
 from dcem.runs import Run, require
@@ -78,6 +83,8 @@ class Config(FinetuneConfig, LoopConfig):
         FinetuneConfig.__post_init__(self)
         LoopConfig.__post_init__(self)
         self._at_least_one("steps")
+        require(self.value_steps < self.steps, "value_steps", self.value_steps,
+                f"below steps={self.steps}: until then only the value network learns")  # fmt: skip
         require(self.actions is None or self.actions >= 1, "actions", self.actions, "null or at least 1")
         require(self.snapshot in SNAPSHOTS, "snapshot", self.snapshot, " or ".join(SNAPSHOTS))
 
@@ -108,9 +115,15 @@ def check(config: Config) -> None:
     pieces = _pieces(config, source)
     Policy(source.model, source.decoder, pieces.planner).train_only(config.parts)
     with closing(pieces.environment()()) as env:
-        transitions = config.n_envs * _actions(config, env)
+        actions = _actions(config, env)
+        if config.likelihood:
+            require_chunks(env, config, config.replay_steps, {"length": config.length})
+    transitions, distance = config.n_envs * actions, pieces.model.distance
     allowed = f"at most {transitions}, the transitions of a step"
     require(config.minibatch <= transitions, "minibatch", config.minibatch, allowed)
+    if config.likelihood:
+        allowed = f"from model.distance={distance} to below actions={actions}"
+        require(distance <= config.length < actions, "length", config.length, allowed)
 
 
 def run(config: Config, run: Run) -> None:
@@ -136,7 +149,7 @@ def run(config: Config, run: Run) -> None:
         trained = Snapshots(pieces, model, decoder)
 
         def look() -> dict[str, float]:
-            figures = evaluate(controller, tests, SELECTION_SEED)
+            figures = evaluate(controller, tests, FINETUNE_SELECTION_SEED)
             trained.keep_if_best(figures["eval/mean"])
             return figures | {"eval/best": trained.score}
 
@@ -160,7 +173,6 @@ def _actions(config: Config, env: ControlEnv) -> int:
     """Actions of an environment in a PPO step."""
     if config.actions is not None:
         return config.actions
-    length = env.episode_steps
-    if length is None:
+    if env.episode_actions is None:
         raise ValueError(f"actions must be given for {env.name}, whose episodes have no time limit, got null")
-    return math.ceil(length / env.action_repeat)
+    return env.episode_actions

@@ -36,8 +36,11 @@ class Snapshots:
         self._best: dict[str, Any] | None = None
 
     def keep_if_best(self, score: float) -> bool:
-        """Keep the weights if no evaluation scored as high before. Waits for the device if so."""
-        if self._best is not None and not score > self.score:
+        """Keep the weights if no evaluation scored as high before. Waits for the device if so.
+
+        NaN is no score: nothing would ever beat it.
+        """
+        if math.isnan(score) or (self._best is not None and score <= self.score):
             return False
         self.score, self._best = score, self._now()
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from dcem import experiments, pretrained
+from dcem import pretrained
 from dcem.agents import PlannerConfig
 from dcem.control import Decoder
 from dcem.envs.dmc import ControlEnv, make_env
@@ -58,14 +58,12 @@ class Source:
     """A trained controller, on the processor, and what is left of its training.
 
     Attributes:
-        config: of the experiment that trained it.
         pieces: what it is made of.
         model: the world model that plans, with its weights.
         decoder: the decoder that plans; None for one that plans over action sequences.
         replay: the state of the replay buffer (`ReplayBuffer.load_state_dict`); None where none was kept.
     """
 
-    config: Any
     pieces: Pieces
     model: RSSM
     decoder: Decoder | None
@@ -106,8 +104,6 @@ def load_source(run_or_name: str | Path, snapshot: str = "best") -> Source:
     """
     stored = read_stored(run_or_name, snapshot)
     trust.check_experiment(stored.experiment)
-    module: Any = experiments.load(stored.experiment)
-    config = from_json(module.Config, stored.config)
     pieces = from_json(Pieces, stored.pieces)
     model_weights, decoder_weights = (_under(name, stored.weights) for name in ("model", "decoder"))
     trust.check_task(pieces.task)
@@ -116,7 +112,7 @@ def load_source(run_or_name: str | Path, snapshot: str = "best") -> Source:
         trust.check_decoder(pieces.decoder, decoder_weights)
         decoder = Decoder(**pieces.decoder)
         decoder.load_state_dict(decoder_weights)
-    return Source(config, pieces, _model(pieces.model, model_weights), decoder, stored.replay)
+    return Source(pieces, _model(pieces.model, model_weights), decoder, stored.replay)
 
 
 def require_source(name: str, snapshot: str = "best") -> Source:
@@ -132,18 +128,24 @@ def require_source(name: str, snapshot: str = "best") -> Source:
         raise ValueError(str(error)) from error
 
 
-def require_replay(source: Source, name: str, n_envs: int | None, length: int) -> dict[str, Tensor]:
-    """Its replay buffer, if chunks of that length can be sampled, and so many environments go on with it."""
+def require_replay(
+    source: Source, name: str, n_envs: int | None, lengths: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Its replay buffer, if so many environments can go on with it and sample chunks of these lengths."""
     replay, model = source.replay, source.model
     if replay is None:
         raise ValueError(f"keep_replay must be false: {name} has no replay buffer")
     theirs, capacity = replay["rewards"].shape
     require(n_envs in (theirs, None), "n_envs", n_envs, f"{theirs}, as in the replay of {name} that is kept")
-    buffer = ReplayBuffer(theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=length)
+    buffer = ReplayBuffer(
+        theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=min(lengths.values())
+    )
     buffer.load_state_dict(replay)
     buffer.close_episodes()
-    longest = f"below the steps of some episode in the replay of {name}"
-    require(int(buffer.n_starts(length)) > 0, "length", length, longest)
+    for setting, length in lengths.items():
+        fits = int(buffer.n_starts(length)) > 0
+        longest = f"below the steps of some episode in the replay of {name}"
+        require(fits, setting, length, longest)
     return replay
 
 

@@ -2,7 +2,8 @@
 
 Each environment writes into a ring of its own. Positions are counted from the start of training and
 taken modulo the capacity only to address memory, so overwriting the oldest steps needs no bookkeeping:
-what is older than ``written - capacity`` is gone. A table holds where each episode begins and ends.
+what is older than ``written - capacity`` is gone. A table holds where each episode begins and ends, also
+when its beginning is gone.
 Everything lies on one device and nothing reads a value back, so ``add`` and ``sample`` can be captured in
 a CUDA graph.
 """
@@ -77,6 +78,7 @@ class ReplayBuffer:
         self._rewards = torch.zeros(n_envs, capacity, device=device)
         count = torch.zeros(n_envs, dtype=torch.int64, device=device)
         self._written = count.clone()  # observations ever written
+        self._oldest = count.clone()  # position of the oldest that was ever here: loaded ones may start late
         self._episode = count.clone()  # episodes ever finished: the number of the open one
         self._first = count[:, None].repeat(1, self._max_episodes)  # position of the first observation
         self._end = self._first.clone()  # one past the position of the last
@@ -89,7 +91,7 @@ class ReplayBuffer:
 
     @property
     def state(self) -> list[Tensor]:
-        """All that `add` changes, in place."""
+        """All that `add` and `load_state_dict` change, in place."""
         return list(self._tensors().values())
 
     def __len__(self) -> int:
@@ -186,13 +188,13 @@ class ReplayBuffer:
         >>> [episode.rewards.sum().item() for episode in replay.episodes()]
         [10.0, 10.0]
         """
-        written, episode = self._written.tolist(), self._episode.tolist()
+        oldest, episode = self._oldest_kept().tolist(), self._episode.tolist()
         first, end = self._first.tolist(), self._end.tolist()
         for env in range(self.n_envs):
             for number in range(max(0, episode[env] + 1 - self._max_episodes), episode[env]):
                 entry = number % self._max_episodes
                 position, stop = first[env][entry], end[env][entry]
-                if position < written[env] - self.capacity or stop - position < 2:
+                if position < oldest[env] or stop - position < 2:
                     continue
                 place = torch.arange(position, stop, device=self.device) % self.capacity
                 yield Episode(
@@ -204,24 +206,26 @@ class ReplayBuffer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything, without the memory not yet used. Reads from the device."""
-        return self._state(min(self.capacity, max(2, int(self._written.max()))))
+        return self._state(self._used())
 
     def cut(self, max_bytes: int) -> dict[str, Tensor]:
-        """A :meth:`state_dict` of at most ``max_bytes``: the newest whole episodes that fit."""
-        state = self.state_dict()
-        capacity = state["rewards"].shape[1]
-        rings = sum(state[name].nbytes for name in ("observations", "actions", "rewards"))
-        tables = sum(x.nbytes for x in state.values()) - rings
-        fitting = (max_bytes - tables) // (rings // capacity)
+        """A :meth:`state_dict` of at most ``max_bytes``: the newest steps that fit.
+
+        The oldest episode that is kept may have lost its beginning, as in a buffer that is full.
+        """
+        tables = self.state_bytes(0)
+        fitting = (max_bytes - tables) // (self.state_bytes(1) - tables)
         if fitting < 2:
             raise ValueError(
-                f"max_bytes must be at least {tables + 2 * rings // capacity} for one step, got {max_bytes}."
+                f"max_bytes must be at least {self.state_bytes(2)} for one step, got {max_bytes}."
             )
-        if fitting >= capacity:
-            return state
-        state = self._state(fitting)
-        halved = self._first < state["first"]
-        return state | {"first": torch.where(halved, state["end"], state["first"])}
+        return self._state(min(fitting, self._used()))
+
+    def state_bytes(self, places: int) -> int:
+        """How large a state is that keeps so many observations of each environment."""
+        rings = sum(x.nbytes for x in (self._observations, self._actions, self._rewards))
+        tables = sum(x.nbytes for x in self.state) - rings
+        return tables + rings // self.capacity * places
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from a :meth:`state_dict` or a :meth:`cut`, which may be of another capacity.
@@ -229,6 +233,8 @@ class ReplayBuffer:
         A whole state gives the same chunks from the same random numbers as the buffer it came from.
         """
         ours = self._tensors()
+        if state.keys() == ours.keys() - {"oldest"}:
+            state = _with_oldest(state)
         if state.keys() != ours.keys():
             raise ValueError(f"state must have the entries {', '.join(ours)}, got {', '.join(state)}.")
         for name, x in ours.items():
@@ -248,15 +254,21 @@ class ReplayBuffer:
         for name, value in (("length", length), ("newest", newest)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
-        oldest = (self._written - self.capacity)[:, None]
-        first = torch.maximum(self._first, oldest)
+        first = torch.maximum(self._first, self._oldest_kept()[:, None])
         if newest is not None:
             first = torch.maximum(first, (self._written - newest - length)[:, None])
         starts = (self._end - first - length).clamp(min=0)
         if from_start:
-            # What begins at the oldest place may be the rest of an episode: a saved state does not tell.
-            starts = starts.clamp(max=1) * (self._first > oldest) * (first == self._first)
+            starts = starts.clamp(max=1) * (first == self._first)
         return first, starts
+
+    def _oldest_kept(self) -> Tensor:
+        """The oldest position of each environment that is still there, (n_envs,)."""
+        return torch.maximum(self._oldest, self._written - self.capacity)
+
+    def _used(self) -> int:
+        """Places that were written to, in the environment with most of them."""
+        return min(self.capacity, max(2, int(self._written.max())))
 
     def _checked(self, name: str, x: Tensor, like: Tensor) -> Tensor:
         if x.shape != like.shape:
@@ -270,6 +282,7 @@ class ReplayBuffer:
             "actions": self._actions,
             "rewards": self._rewards,
             "written": self._written,
+            "oldest": self._oldest,
             "episode": self._episode,
             "first": self._first,
             "end": self._end,
@@ -293,10 +306,19 @@ def _fitted(state: dict[str, Tensor], capacity: int, max_episodes: int) -> dict[
         "actions": _ring(state["actions"], written, capacity),
         "rewards": _ring(state["rewards"], written, capacity),
         "written": written.clone(),
+        "oldest": torch.maximum(state["oldest"], written - kept),
         "episode": state["episode"].clone(),
-        "first": torch.maximum(_ring(state["first"], episodes, max_episodes), (written - kept)[:, None]),
+        "first": _ring(state["first"], episodes, max_episodes),
         "end": _ring(state["end"], episodes, max_episodes),
     }
+
+
+def _with_oldest(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A state from before ``oldest`` was saved, where an episode without its start begins at the oldest."""
+    oldest = (state["written"] - state["rewards"].shape[1]).clamp(min=0)
+    first, edge = state["first"], oldest[:, None]
+    # One that does start there looks the same: it is taken for a rest, which does less harm.
+    return state | {"oldest": oldest, "first": torch.where((first == edge) & (edge > 0), first - 1, first)}
 
 
 def _ring(old: Tensor, written: Tensor, capacity: int) -> Tensor:

@@ -1,0 +1,31 @@
+"""Which weights of a controller are kept."""
+
+import math
+
+import pytest
+
+from dcem.agents import PlannerConfig
+from dcem.experiments.snapshots import Snapshots
+from dcem.experiments.source import Pieces
+from dcem.models import RSSM, RSSMConfig
+
+
+@pytest.fixture
+def trained() -> Snapshots:
+    model = RSSM(2, 1, RSSMConfig(hidden=4, width=4))
+    return Snapshots(Pieces("task", None, model.config, PlannerConfig()), model)
+
+
+def test_a_score_of_nan_is_never_the_best(trained: Snapshots) -> None:
+    assert not trained.keep_if_best(math.nan)
+    assert (trained.state_dict()["best"], trained.score) == (None, -math.inf)
+    assert trained.keep_if_best(1.0)
+    assert not trained.keep_if_best(math.nan)
+    assert trained.score == 1.0
+
+
+def test_a_nan_that_was_saved_as_the_best_is_beaten(trained: Snapshots) -> None:
+    saved = trained.state_dict()
+    trained.load_state_dict(saved | {"score": math.nan, "best": saved["last"]})
+    assert trained.keep_if_best(-5.0)
+    assert trained.score == -5.0
