@@ -34,7 +34,7 @@ FINETUNED = {
     ("cheetah-run", "latent-dcem-seed-1", "latent-dcem-ppo-seed-1"): "the same, seed 1",
     ("cheetah-run", "latent-dcem-seed-2", "latent-dcem-ppo-seed-2"): "the same, seed 2",
     ("cheetah-run", "latent-dcem-tau-1", "latent-dcem-tau-1-ppo"): "τ = 1, seed 0",
-    ("cheetah-run", "full-cem", "full-cem-ppo"): "full CEM, 10,000 trajectories",
+    ("cheetah-run", "full-cem-tau-0.2", "full-cem-ppo"): "full CEM, τ = 0.2",
     ("walker-walk", "latent-dcem", "latent-dcem-ppo-replay"): "T = 5, τ = 0.2, seed 0",
     ("walker-walk", "latent-dcem-seed-1", "latent-dcem-ppo-seed-1"): "the same without replay, seed 1",
     ("walker-walk", "latent-dcem-without-replay", "latent-dcem-ppo"): "an earlier one, seed 0",
