@@ -71,9 +71,13 @@ class Collector:
     @torch.no_grad()
     def record(self, transition: Transition) -> None:
         """Remember the transition that the last actions led to. Does not wait for the device."""
-        arrived = [on_device(part, self._noise.device) for part in transition]
-        self._states = self._remember(self._states, self._observations, self._actions, *arrived)
-        self._observations = arrived[-1]
+        next_observations, rewards, _, ended, following = (
+            on_device(part, self._noise.device) for part in transition
+        )
+        self._states = self._remember(
+            self._states, self._observations, self._actions, next_observations, rewards, ended, following
+        )
+        self._observations = following
         self._count(transition)
 
     def _remember_one_by_one(

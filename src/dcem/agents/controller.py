@@ -26,7 +26,8 @@ class Transition(NamedTuple):
 
     next_observations: np.ndarray  # (E, n), an episode's last one where it ended
     rewards: np.ndarray  # (E,)
-    ended: np.ndarray  # (E,)
+    terminated: np.ndarray  # (E,)
+    ended: np.ndarray  # (E,), terminated or cut off by a time limit
     observations: np.ndarray  # (E, n), to go on from: a new episode's first one where one ended
 
 
@@ -35,7 +36,7 @@ def step_environments(envs: ParallelEnv, actions: np.ndarray) -> Transition:
     next_observations, rewards, terminated, truncated, _ = envs.step(actions)
     ended = terminated | truncated
     observations = envs.reset(options={"reset_mask": ended})[0] if ended.any() else next_observations
-    return Transition(next_observations, rewards, ended, observations)
+    return Transition(next_observations, rewards, terminated, ended, observations)
 
 
 def on_device(array: np.ndarray, device: torch.device) -> Tensor:

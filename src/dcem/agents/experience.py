@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from dcem.agents.controller import on_device
+from dcem.agents.controller import Transition, on_device, step_environments
 from dcem.agents.policy import Policy
 from dcem.capture import capture
 from dcem.envs.vector import ParallelEnv
@@ -114,19 +114,21 @@ class Gatherer:
         mean = self._plan(self._states, noise.transpose(0, 1))
         drawn = torch.empty_like(mean).normal_(generator=self._generator)
         actions = mean + self.policy.log_std.exp() * drawn
-        arrived, rewards, terminated, truncated, _ = self.envs.step(actions.clamp(-1, 1).cpu().numpy())
-        ended = terminated | truncated
-        following = self.envs.reset(options={"reset_mask": ended})[0] if ended.any() else arrived
-        self._count(rewards, ended)
+        taken = actions.clamp(-1, 1)
+        transition = step_environments(self.envs, taken.cpu().numpy())
+        self._count(transition)
 
-        told = [on_device(x, self._states.device) for x in (rewards, terminated, ended, arrived, following)]
-        reached, states = self._follow(self._states, actions, *told[2:])
-        lived = Experience(self._states, reached, noise, mean, actions, *told)
+        arrived, rewards, terminated, ended, following = (
+            on_device(part, self._states.device) for part in transition
+        )
+        reached, states = self._follow(self._states, actions, ended, arrived, following)
+        lived = Experience(
+            self._states, reached, noise, mean, actions, rewards, terminated, ended, arrived, following
+        )
         for slots, value in zip(self.experience, lived, strict=True):
             if value is not noise:  # which was drawn there
                 slots[t].copy_(value)
         if self._replay is not None:
-            taken = actions.clamp(-1, 1)
             self._replay.add(self._observations, taken, lived.rewards, lived.arrived, lived.ended)
         self._states, self._observations = states, lived.following
 
@@ -153,10 +155,10 @@ class Gatherer:
             e.reached[t].copy_(reached)
         self._states = states
 
-    def _count(self, rewards: np.ndarray, ended: np.ndarray) -> None:
-        self._sums += rewards
-        self.returns += self._sums[ended].tolist()
-        self._sums[ended] = 0.0
+    def _count(self, transition: Transition) -> None:
+        self._sums += transition.rewards
+        self.returns += self._sums[transition.ended].tolist()
+        self._sums[transition.ended] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next call depends on, but for the policy, the generator and the replay buffer."""

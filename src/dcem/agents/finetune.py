@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from dcem.agents.experience import Gatherer
 from dcem.agents.finetune_config import FinetuneConfig
+from dcem.agents.fit import descend
 from dcem.agents.planner import PlannerConfig
 from dcem.agents.policy import Critic, Policy
 from dcem.agents.stopwatch import Stopwatch
@@ -200,9 +201,7 @@ class Finetuner:
                 misfit, found = multistep_loss(self.policy.model, *chunk, generator=self._learn)
                 loss = loss + config.likelihood * misfit
                 figures = {"model_loss": found["loss"]}
-            # Not backward(): its accumulation nodes are tied to the stream that first used a parameter.
-            gradients = torch.autograd.grad(loss, self._parameters)
-        norm = _take_step(self.optimizer, self._parameters, gradients, config.grad_clip)
+        norm = descend(loss, self._parameters, self.optimizer, config.grad_clip)
         ratios = ratios.detach()
         return {
             "policy_loss": surrogate.detach(),
@@ -218,8 +217,7 @@ class Finetuner:
             loss = value_loss(
                 self.critic.scaled(self.gatherer.experience.flat("states")[rows]), self._targets[rows]
             )
-            gradients = torch.autograd.grad(loss, self._values)
-        _take_step(self.value_optimizer, self._values, gradients, self.config.grad_clip)
+        descend(loss, self._values, self.value_optimizer, self.config.grad_clip)
 
     def _make_replay(self, n_envs: int, model: RSSM) -> ReplayBuffer:
         return ReplayBuffer(
@@ -268,14 +266,3 @@ class Finetuner:
 def _forget(_: Any) -> Any:
     """Nothing, in place of what a backward pass would need."""
     return None
-
-
-def _take_step(
-    optimizer: torch.optim.Optimizer, parameters: list[Tensor], gradients: tuple[Tensor, ...], clip: float
-) -> Tensor:
-    """An update with these gradients; returns their norm before clipping."""
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
-    norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
-    optimizer.step()
-    return norm

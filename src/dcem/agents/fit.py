@@ -3,12 +3,26 @@
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from dcem.capture import capture
+
+
+def descend(
+    loss: Tensor, parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer, clip: float
+) -> Tensor:
+    """A gradient step, the gradient scaled down to norm `clip`; returns its norm before that."""
+    # Not backward(): its accumulation nodes are tied to the stream that first used a parameter.
+    gradients = torch.autograd.grad(loss, parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
+    optimizer.step()
+    return norm
 
 
 class Fit(ABC):
@@ -56,12 +70,7 @@ class Fit(ABC):
     def _update(self) -> None:
         with torch.enable_grad():
             loss, figures = self.loss()
-            # Not backward(): its accumulation nodes are tied to the stream that first used a parameter.
-            gradients = torch.autograd.grad(loss, self._parameters)
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._clip)
-        self.optimizer.step()
+        norm = descend(loss, self._parameters, self.optimizer, self._clip)
         torch._foreach_lerp_(self._averages, self._parameters, 1 - self._decay)
         self._add_up({**figures, "gradient_norm": norm})
 
