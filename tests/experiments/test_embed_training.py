@@ -243,6 +243,7 @@ def test_the_best_weights_are_those_of_the_highest_score() -> None:
             ["replay_steps=21"],
             "replay_steps must be at least 22, for chunks of length=10 in 2 environments, got 21",
         ),
+        (["checkpoint_mb=0.0001"], "checkpoint_mb must be at least 0.0"),
         (
             ["offline=true", "decoder.context=201"],
             "decoder.context must be below the steps of some episode in the replay of",

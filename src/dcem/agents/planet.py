@@ -164,11 +164,9 @@ class Planet:
         )
         longest = max(config.length, decoder.context if decoder is not None else 0)
         self._checkpoint_bytes = round(config.checkpoint_mb * 1e6)
-        # Learning must go on from a checkpoint: an open episode that is not yet long enough for a chunk has
-        # up to `longest` places, and a chunk of the episode before it one more.
-        least = self.replay.state_bytes(min(capacity, 2 * longest + 1))
-        if self._checkpoint_bytes < least:
-            raise ValueError(f"checkpoint_mb must be at least {least / 1e6}, got {config.checkpoint_mb}")
+        if self._checkpoint_bytes < least_checkpoint(self.replay, longest):
+            least = least_checkpoint(self.replay, longest) / 1e6
+            raise ValueError(f"checkpoint_mb must be at least {least}, got {config.checkpoint_mb}")
         self._seed_episodes = config.seed_episodes if replay is None else 0
         if replay is not None:
             self.replay.load_state_dict(replay)
@@ -273,6 +271,15 @@ class Planet:
         for planner in (self._planner, self._seed_planner):
             if planner is not None:
                 planner.refresh()
+
+
+def least_checkpoint(replay: ReplayBuffer, longest: int) -> int:
+    """Bytes of a cut replay buffer from which learning on chunks of up to `longest` steps can go on.
+
+    An open episode that is not yet long enough for a chunk has up to `longest` places, and a chunk of the
+    episode before it one more.
+    """
+    return replay.state_bytes(min(replay.capacity, 2 * longest + 1))
 
 
 def spread(seed: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ from torch import Generator
 from dcem.agents import Controller, DecoderConfig, Offline, OnlineConfig, Planet, PlanetConfig, PlannerConfig
 from dcem.control import Decoder
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import StepLoopConfig, choose_device, learn, require_chunks
+from dcem.experiments.online import StepLoopConfig, choose_device, learn, require_checkpoint, require_chunks
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, Source, load_source, require_replay, require_source
 from dcem.models import RSSM, RSSMConfig
@@ -102,6 +102,7 @@ def check(config: Config) -> None:
         agent_config(config, source.pieces.model)
         with closing(source.pieces.environment()()) as env:
             require_chunks(env, config, config.replay_steps, _lengths(config))
+            require_checkpoint(env, config, config, _lengths(config))
     _replay(config, source)
 
 

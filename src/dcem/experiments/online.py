@@ -10,10 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dcem.agents import Controller, Offline, Planet
+from dcem.agents import Controller, Offline, OnlineConfig, Planet
+from dcem.agents.controller import flat_size
+from dcem.agents.planet import least_checkpoint
 from dcem.envs.dmc import ControlEnv
 from dcem.envs.vector import ParallelEnv
 from dcem.experiments.snapshots import Snapshots
+from dcem.rl.replay import ReplayBuffer
 from dcem.runs import Run, require
 
 SELECTION_SEED = 2_000_000
@@ -84,6 +87,22 @@ def require_chunks(
         least = config.n_envs * (length + 1)
         allowed = f"at least {least}, for chunks of {name}={length} in {config.n_envs} environments"
         require(replay_steps >= least, "replay_steps", replay_steps, allowed)
+
+
+def require_checkpoint(
+    env: ControlEnv, config: LoopConfig, learning: OnlineConfig, lengths: Mapping[str, int]
+) -> None:
+    """What a checkpoint keeps of the replay buffer must hold a chunk to go on with."""
+    replay = ReplayBuffer(
+        config.n_envs,
+        learning.replay_steps // config.n_envs,
+        flat_size(env.observation_space),
+        flat_size(env.action_space),
+        "meta",  # its size is all that matters
+        learning.length,
+    )
+    least = least_checkpoint(replay, max(lengths.values())) / 1e6
+    require(learning.checkpoint_mb >= least, "checkpoint_mb", learning.checkpoint_mb, f"at least {least}")
 
 
 def choose_device(name: str) -> torch.device:

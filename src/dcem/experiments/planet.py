@@ -14,7 +14,7 @@ from dcem.agents import Controller, Planet, PlanetConfig, PlannerConfig
 from dcem.agents.controller import flat_size
 from dcem.envs.dmc import ControlEnv, make_env
 from dcem.envs.vector import ParallelEnv
-from dcem.experiments.online import StepLoopConfig, choose_device, learn, require_chunks
+from dcem.experiments.online import StepLoopConfig, choose_device, learn, require_checkpoint, require_chunks
 from dcem.experiments.snapshots import Snapshots
 from dcem.experiments.source import Pieces, require_replay, require_source
 from dcem.models import RSSM, RSSMConfig
@@ -115,7 +115,9 @@ def check(config: Config) -> None:
     _beginning(config)
     with closing(environment(config)()) as env:
         size = flat_size(env.observation_space)
-        require_chunks(env, config, config.replay_steps, {"length": config.length})
+        lengths = {"length": config.length}
+        require_chunks(env, config, config.replay_steps, lengths)
+        require_checkpoint(env, config, config.agent, lengths)
     angles = config.agent.model.angles
     require(max(angles, default=0) < size, "model.angles", angles, f"below {size}, the observation's size")
 
