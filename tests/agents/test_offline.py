@@ -41,13 +41,6 @@ def test_another_source_is_refused(changed: dict[str, float]) -> None:
         make(**changed).load_state_dict(state)
 
 
-def test_a_state_that_does_not_tell_loads() -> None:
-    agent = make()
-    state = agent.state_dict()
-    del state["given"]
-    make(seed=2).load_state_dict(state)
-
-
 @pytest.mark.parametrize("context", [3, 7])
 def test_a_checkpoint_without_room_for_a_chunk_is_refused_at_once(context: int) -> None:
     model = RSSMConfig(hidden=4, width=4, distance=3)

@@ -4,51 +4,30 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Generator
 
 from dcem import cli
 from dcem.agents import PlannerConfig
 from dcem.commands import evaluate as command
 from dcem.commands import exits
-from dcem.control import Decoder
-from dcem.experiments import evaluate, ppo
+from dcem.experiments import evaluate
 from dcem.experiments.dmc_results import Row, controller_of
-from dcem.experiments.snapshots import Snapshots
-from dcem.experiments.source import Pieces
-from dcem.models import RSSM, RSSMConfig
-from dcem.runs import Run
-from dcem.runs.progress import Progress
+from toy.controlled import make_run
 
-MODEL = RSSMConfig(hidden=8, width=8, distance=2)
 PLANNER = PlannerConfig(samples=4, elites=2, iterations=1, horizon=2)
-
-
-def make_run(folder: Path, latent: bool) -> Path:
-    """A fine-tuned controller for the pendulum that has learned nothing."""
-    torch.manual_seed(0)
-    model = RSSM(3, 1, MODEL, Generator().manual_seed(0))
-    decoder = Decoder(2, PLANNER.horizon, 1, hidden=(8,)) if latent else None
-    planner = replace(PLANNER, tau=1.0) if latent else PLANNER
-    pieces = Pieces("Pendulum-v1", 2, MODEL, planner, decoder.settings if decoder else None)
-    with Run(folder, ppo.Config(), experiment="ppo", tensorboard=False, bar=False) as run:
-        for _ in run.steps(1, {"trained": Snapshots(pieces, model, decoder)}):
-            pass
-    return folder
 
 
 @pytest.fixture(scope="module")
 def latent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("latent runs") / "run", latent=True)
+    return make_run(tmp_path_factory.mktemp("latent runs") / "run", latent=True, planner=PLANNER)
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("full") / "run", latent=False)
+    return make_run(tmp_path_factory.mktemp("full") / "run", latent=False, planner=PLANNER)
 
 
 @pytest.fixture
@@ -65,17 +44,9 @@ def exit_code(*words: object) -> object:
 
 
 def test_the_others_are_played_as_the_first_were(
-    latent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    latent: Path, tmp_path: Path, interrupt: Callable[[int], None], capsys: pytest.CaptureFixture
 ) -> None:
-    steps = 0
-
-    def advance(self: Progress) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 150:  # in the second episode of 100 actions
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Progress, "advance", advance)
+    interrupt(150)  # in the second episode of 100 actions
     table = tmp_path / "all of them.csv"
     options = {"--seed": 5, "--samples": 5, "--elites": 2, "--iterations": 2, "--horizon": 2, "--tau": 0.5}
     options |= {"--snapshot": "last", "--device": "cpu", "--episodes": 3, "--at-once": 1}
@@ -91,12 +62,9 @@ def test_the_others_are_played_as_the_first_were(
 
 
 def test_options_that_were_not_given_are_not_repeated(
-    latent: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    latent: Path, interrupt: Callable[[int], None], capsys: pytest.CaptureFixture
 ) -> None:
-    def advance(self: Progress) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Progress, "advance", advance)
+    interrupt(1)
     assert exit_code("eval", latent, "--episodes", 2) == exits.INTERRUPTED
     assert capsys.readouterr().err.endswith(f"dcem eval {shlex.quote(str(latent))} --episodes 2\n")
 
@@ -194,7 +162,7 @@ def test_what_is_kept_has_a_name_and_no_path(
 ) -> None:
     results = tmp_path / "one" / "results"
     assert exit_code("export", full, f"--name={name}", "--results", results) == exits.USAGE
-    assert f"name must be letters, digits, '.', '_' and '-', and no path, got {name!r}" in (
+    assert f"file name {name!r} must be letters, digits, '.', '_' and '-', and no path" in (
         capsys.readouterr().err
     )
     assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,17 +157,9 @@ def test_eval_plays_every_episode_and_writes_them(trained: Path, capsys: pytest.
 
 
 def test_eval_keeps_what_it_has_when_it_is_stopped(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    trained: Path, tmp_path: Path, interrupt: Callable[[int], None], capsys: pytest.CaptureFixture
 ) -> None:
-    steps = 0
-
-    def advance(self: Progress) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 250:  # in the second episode
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Progress, "advance", advance)
+    interrupt(250)  # in the second episode
     words = ["--episodes", "3", "--at-once", "1", "--seed", "5", "--csv", str(tmp_path / "all.csv")]
     words += ["--samples", "10", "--tau", "0"]
     assert cli.main(["eval", str(trained), *words]) == exits.INTERRUPTED

@@ -4,55 +4,29 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Generator
 
 from dcem import cli
-from dcem.agents import PlannerConfig
 from dcem.agents.finetune import Finetuner
 from dcem.commands import exits
 from dcem.commands.evaluate import add_common_options
-from dcem.control import Decoder
-from dcem.experiments import evaluate, ppo
+from dcem.experiments import evaluate
 from dcem.experiments.online import FINETUNE_SELECTION_SEED, SELECTION_SEED
-from dcem.experiments.snapshots import Snapshots
-from dcem.experiments.source import Pieces, load_source
-from dcem.models import RSSM, RSSMConfig
-from dcem.runs import Run, load_checkpoint, read_records
+from dcem.experiments.source import load_source
+from dcem.runs import load_checkpoint, read_records
+from toy.controlled import make_run
 from toy.killed import train_until_killed
 
 CPU = torch.device("cpu")
-MODEL = RSSMConfig(hidden=8, width=8, distance=2)
-PLANNER = PlannerConfig(samples=30, elites=6, iterations=3, horizon=3)
-
-
-def make_source(folder: Path, latent: bool, moved: float = 0.0) -> Path:
-    """A run with a controller for the pendulum that has learned nothing yet.
-
-    Its last weights are `moved` away from its best.
-    """
-    torch.manual_seed(0)
-    model = RSSM(3, 1, MODEL, Generator().manual_seed(0))
-    decoder = Decoder(2, PLANNER.horizon, 1, hidden=(8,)) if latent else None
-    planner = replace(PLANNER, tau=1.0) if latent else PLANNER
-    pieces = Pieces("Pendulum-v1", 2, MODEL, planner, decoder.settings if decoder else None)
-    with Run(folder, ppo.Config(), experiment="ppo", tensorboard=False, bar=False) as run:
-        trained = Snapshots(pieces, model, decoder)
-        for _ in run.steps(1, {"trained": trained}):
-            if decoder is not None and moved:
-                trained.keep_if_best(0.0)
-                decoder.net[0].bias.data.add_(moved)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_source(tmp_path_factory.mktemp("source") / "latent", latent=True)
+    return make_run(tmp_path_factory.mktemp("source") / "latent", latent=True)
 
 
 def words(source: Path, folder: Path, *more: str) -> list[str]:
@@ -118,7 +92,7 @@ def test_a_time_limit_stops_in_good_order(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_controller_over_action_sequences_is_fine_tuned_too(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "full", latent=False)
+    source = make_run(tmp_path / "full", latent=False)
     more = ("parts=[reward,transition]", "backward=prune", "likelihood=0.1", "learn_std=true", "steps=2")
     assert train(source, tmp_path / "run", *more) == exits.DONE
     records = read_records(tmp_path / "run" / "log.jsonl")
@@ -173,7 +147,7 @@ def test_it_is_evaluated_and_ships(
 def test_bad_configs_are_refused(
     more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    source = make_source(tmp_path / "full", latent=False)
+    source = make_run(tmp_path / "full", latent=False)
     assert train(source, tmp_path / "run", *more) == exits.USAGE
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -189,7 +163,7 @@ def test_seeds_of_selection_and_evaluation_are_apart() -> None:
 
 @pytest.mark.parametrize(("snapshot", "bias"), [("best", 0.0), ("last", 1.0)])
 def test_it_starts_from_the_best_or_the_last_weights(snapshot: str, bias: float, tmp_path: Path) -> None:
-    source = make_source(tmp_path / "source", latent=True, moved=1.0)
+    source = make_run(tmp_path / "source", latent=True, moved=1.0)
     more = ("parts=[reward]", f"snapshot={snapshot}", "steps=2")
     assert train(source, tmp_path / "run", *more) == exits.DONE
     decoder = load_source(tmp_path / "run", "last").decoder

@@ -22,10 +22,3 @@ def test_a_score_of_nan_is_never_the_best(trained: Snapshots) -> None:
     assert trained.keep_if_best(1.0)
     assert not trained.keep_if_best(math.nan)
     assert trained.score == 1.0
-
-
-def test_a_nan_that_was_saved_as_the_best_is_beaten(trained: Snapshots) -> None:
-    saved = trained.state_dict()
-    trained.load_state_dict(saved | {"score": math.nan, "best": saved["last"]})
-    assert trained.keep_if_best(-5.0)
-    assert trained.score == -5.0

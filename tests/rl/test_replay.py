@@ -252,14 +252,6 @@ def test_the_rest_of_an_episode_has_no_start_in_a_larger_buffer(n_steps: int) ->
     twin.check(3)
 
 
-def test_a_state_of_before_the_oldest_was_saved_loads() -> None:
-    recorder = recorded(capacity=30, n_steps=100, lengths=(40, 6))
-    state = recorder.replay.state_dict()
-    oldest = state.pop("oldest")
-    state["first"] = torch.maximum(state["first"], oldest[:, None])  # as it was saved then
-    recorder.loaded(ReplayBuffer(2, 60, 3, 2, shortest_episode=2), state).check(3)
-
-
 def test_episodes_are_the_finished_ones_that_are_whole() -> None:
     recorder = recorded(n_steps=103)
     alive = [stream[-40:] for stream in recorder.streams]

@@ -71,13 +71,10 @@ class Collector:
     @torch.no_grad()
     def record(self, transition: Transition) -> None:
         """Remember the transition that the last actions led to. Does not wait for the device."""
-        next_observations, rewards, _, ended, following = (
-            on_device(part, self._noise.device) for part in transition
-        )
-        self._states = self._remember(
-            self._states, self._observations, self._actions, next_observations, rewards, ended, following
-        )
-        self._observations = following
+        told = transition.next_observations, transition.rewards, transition.ended, transition.observations
+        arrived = [on_device(part, self._noise.device) for part in told]
+        self._states = self._remember(self._states, self._observations, self._actions, *arrived)
+        self._observations = arrived[-1]
         self._count(transition)
 
     def _remember_one_by_one(

@@ -77,7 +77,7 @@ class Offline:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, bit for bit, on the model and the replay buffer it was made with."""
-        if state.get("given", self._given) != self._given:
+        if state["given"] != self._given:
             raise ValueError(
                 "model and replay must be those the run began with, got others: "
                 "the source has changed since then"

@@ -164,9 +164,9 @@ class Planet:
         )
         longest = max(config.length, decoder.context if decoder is not None else 0)
         self._checkpoint_bytes = round(config.checkpoint_mb * 1e6)
-        if self._checkpoint_bytes < least_checkpoint(self.replay, longest):
-            least = least_checkpoint(self.replay, longest) / 1e6
-            raise ValueError(f"checkpoint_mb must be at least {least}, got {config.checkpoint_mb}")
+        least = least_checkpoint(self.replay, longest)
+        if self._checkpoint_bytes < least:
+            raise ValueError(f"checkpoint_mb must be at least {least / 1e6}, got {config.checkpoint_mb}")
         self._seed_episodes = config.seed_episodes if replay is None else 0
         if replay is not None:
             self.replay.load_state_dict(replay)

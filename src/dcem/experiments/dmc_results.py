@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +13,12 @@ from typing import NamedTuple
 from dcem.agents import Episode, PlannerConfig
 from dcem.experiments.source import read_stored
 from dcem.runs import facts
-from dcem.runs.files import write_bytes, write_csv
+from dcem.runs.files import inside, write_bytes, write_csv
 from dcem.runs.log import read_records
 from dcem.runs.record import read_record
 
 CONTROLLERS = {"planet": "full-cem", "embed": "latent-dcem", "ppo": "latent-dcem-ppo"}
 """What the controllers of the three phases are called in the table."""
-
-# A folder's name and no path, as `dcem.pretrained` has it but with capitals: cheetah-run-T5.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _CURVE = {
     "env_steps": "env_steps",
@@ -49,10 +45,8 @@ class Row(NamedTuple):
 
 def export_curve(run_folder: Path | str, name: str, results: Path | str = "results") -> Path:
     """Put a run's curve and record, as far as it has come, under results/<experiment>/<name>/seed<k>."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"name must be letters, digits, '.', '_' and '-', and no path, got {name!r}")
     record = read_record(run_folder)
-    folder = Path(results) / record["experiment"] / name / f"seed{record['seed']}"
+    folder = inside(Path(results) / record["experiment"], name) / f"seed{record['seed']}"
     curve = _CURVE_OF.get(record["experiment"], _CURVE)
     rows = [
         [row.get(figure, "") for figure in curve]

@@ -115,15 +115,14 @@ def check(config: Config) -> None:
     pieces = _pieces(config, source)
     Policy(source.model, source.decoder, pieces.planner).train_only(config.parts)
     with closing(pieces.environment()()) as env:
-        actions = _actions(config, env)
+        actions, distance = _actions(config, env), pieces.model.distance
         if config.likelihood:
             require_chunks(env, config, config.replay_steps, {"length": config.length})
-    transitions, distance = config.n_envs * actions, pieces.model.distance
+            allowed = f"from model.distance={distance} to below actions={actions}"
+            require(distance <= config.length < actions, "length", config.length, allowed)
+    transitions = config.n_envs * actions
     allowed = f"at most {transitions}, the transitions of a step"
     require(config.minibatch <= transitions, "minibatch", config.minibatch, allowed)
-    if config.likelihood:
-        allowed = f"from model.distance={distance} to below actions={actions}"
-        require(distance <= config.length < actions, "length", config.length, allowed)
 
 
 def run(config: Config, run: Run) -> None:

@@ -40,7 +40,7 @@ class Snapshots:
 
         NaN is no score: nothing would ever beat it.
         """
-        if math.isnan(score) or (self._best is not None and score <= self.score):
+        if not score > self.score:
             return False
         self.score, self._best = score, self._now()
         return True

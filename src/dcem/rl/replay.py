@@ -233,8 +233,6 @@ class ReplayBuffer:
         A whole state gives the same chunks from the same random numbers as the buffer it came from.
         """
         ours = self._tensors()
-        if state.keys() == ours.keys() - {"oldest"}:
-            state = _with_oldest(state)
         if state.keys() != ours.keys():
             raise ValueError(f"state must have the entries {', '.join(ours)}, got {', '.join(state)}.")
         for name, x in ours.items():
@@ -311,14 +309,6 @@ def _fitted(state: dict[str, Tensor], capacity: int, max_episodes: int) -> dict[
         "first": _ring(state["first"], episodes, max_episodes),
         "end": _ring(state["end"], episodes, max_episodes),
     }
-
-
-def _with_oldest(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A state from before ``oldest`` was saved, where an episode without its start begins at the oldest."""
-    oldest = (state["written"] - state["rewards"].shape[1]).clamp(min=0)
-    first, edge = state["first"], oldest[:, None]
-    # One that does start there looks the same: it is taken for a rest, which does less harm.
-    return state | {"oldest": oldest, "first": torch.where((first == edge) & (edge > 0), first - 1, first)}
 
 
 def _ring(old: Tensor, written: Tensor, capacity: int) -> Tensor:

@@ -66,11 +66,16 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def regular_file(folder: Path, name: object) -> Path:
-    """`folder/name`, refused unless it stays inside the folder and is a plain file (no link, no pipe)."""
+def inside(folder: Path, name: object) -> Path:
+    """`folder/name`, refused unless the name is plain, so that it stays inside the folder."""
     if not (isinstance(name, str) and _PLAIN_NAME.fullmatch(name)):
         raise ValueError(f"file name {name!r} must be letters, digits, '.', '_' and '-', and no path")
-    path = folder / name
+    return folder / name
+
+
+def regular_file(folder: Path, name: object) -> Path:
+    """The same, refused unless it is a plain file (no link, no pipe)."""
+    path = inside(folder, name)
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
