@@ -97,9 +97,11 @@ def table(rows: Sequence[Mapping[str, Child]], caption: str | None = None) -> Ht
 
 def _cell(value: Child) -> Child:
     """One element at most, because a card sets the label and the value apart."""
-    if isinstance(value, Html) or not isinstance(value, str):
-        return value
-    return element("span", *_whole(value)) if value else None
+    if not value:
+        return None
+    if isinstance(value, str) and not isinstance(value, Html):
+        value = _whole(value)
+    return element("span", value)
 
 
 def _whole(text: str) -> list[Child]:
