@@ -115,6 +115,18 @@ def test_a_table_follows_its_file(tmp_path, table, file, column, value, shown):
     assert shown in documents.markdown(documents.TABLES[table](tmp_path))
 
 
+def test_recipes_are_compared_after_as_many_steps(tmp_path):
+    """Not by their last evaluations, nor by lines of the log that have none."""
+    folder = tmp_path / "results/planet/cheetah-run-best-mse"
+    curve = "env_steps,updates,seconds,return,eval_mean,eval_median\n"
+    for seed, lines in {"0": "200000,1,1,5,,\n200000,1,1,5,41.2,43.4\n400000,2,2,5,50,50\n", "1": ""}.items():
+        (folder / f"seed{seed}").mkdir(parents=True)
+        (folder / f"seed{seed}" / "run.json").write_text("{}")
+        (folder / f"seed{seed}" / "curve.csv").write_text(curve + (lines or "100000,1,1,5,30,30\n"))
+    (row,) = documents.TABLES["planet-questions"](tmp_path)
+    assert list(row.values())[1:] == ["`model.loss=mse`", "0", "41", "43"]
+
+
 def test_gains_are_on_episodes_that_begin_alike(tmp_path):
     """Also where they are not in the same order, or not all there."""
     path = tmp_path / "results/dmc/evaluations.csv"

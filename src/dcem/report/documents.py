@@ -14,7 +14,7 @@ import numpy as np
 
 from dcem.report import cartpole_numbers, headline, paper, regression
 from dcem.report.headline import NOT_MEASURED
-from dcem.report.page import dmc_questions
+from dcem.report.page import dmc_questions, dmc_starts
 from dcem.report.page.dmc_numbers import (
     CONTROLLERS,
     planning_rows,
@@ -214,8 +214,10 @@ TABLES: dict[str, Callable[[Path], Rows]] = {
     "embed": lambda root: training_rows(read_trainings(root / "results" / "embed")),
     "ppo": lambda root: training_rows(read_trainings(root / "results" / "ppo")),
     "planet-curves": _curves,
+    "planet-questions": lambda root: dmc_questions.planet_rows(root / "results"),
     "embed-questions": lambda root: dmc_questions.embed_rows(root / "results"),
     "ppo-questions": lambda root: dmc_questions.ppo_rows(root / "results"),
+    "starts": lambda root: dmc_starts.start_rows(root / "results"),
     "finetuned": lambda root: dmc_questions.finetuned_rows(root / "results"),
     "loop": lambda root: loop_rows(root / "benchmarks"),
     "evaluations": _evaluations,

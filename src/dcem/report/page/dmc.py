@@ -20,7 +20,8 @@ from dcem.report.page.dmc_numbers import (
     read_trainings,
     training_rows,
 )
-from dcem.report.page.dmc_questions import answers, embed_rows, finetuned_rows, ppo_rows
+from dcem.report.page.dmc_questions import answers, embed_rows, finetuned_rows, planet_rows, ppo_rows
+from dcem.report.page.dmc_starts import start_rows
 from dcem.report.page.html import Html, element, join, paragraph
 from dcem.report.page.latent import latent_figure
 from dcem.report.page.markdown import by_heading, render
@@ -71,11 +72,19 @@ def section(sources: Sources) -> Section:
         _planning(sources.results / "dmc"),
         element("h3", "Phase 1: world model and full CEM"),
         _phase_one(phases["planet"]) if phases["planet"] else not_run(TRAIN),
+        _asked(
+            planet_rows(sources.results),
+            "What parts of the recipe are worth, one run each, on the cheetah.",
+        ),
         element("h3", "Phase 2: a latent action space"),
         _phase("latent-dcem", phases["embed"], evaluations, EMBED),
         _asked(
             embed_rows(sources.results),
             "The paper's questions, one run each, on the cheetah; not in the chart.",
+        ),
+        _asked(
+            start_rows(sources.results),
+            "Where the walker stays down: episodes with a return below 250, by its pose at the start.",
         ),
         latent_figure(sources.results / "dmc" / "latent"),
         element("h3", "Phase 3: PPO through the planner"),
@@ -156,7 +165,7 @@ def _box(evaluation: Evaluation) -> Box:
 
 def _phase_one(trainings: Sequence[Training]) -> Html:
     """Runs that go on from others are in the table of runs alone: by environment steps they would flatter."""
-    tables, anew = [], [training for training in trainings if not training.goes_on]
+    tables, anew = [], [one for one in trainings if not (one.goes_on or answers(one))]
     for task in dict.fromkeys(training.task for training in anew):
         rows = [_at_steps(training) for training in anew if training.task == task]
         rows += [

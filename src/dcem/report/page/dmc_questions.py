@@ -1,4 +1,4 @@
-"""What the paper asks of its phases 2 and 3, and the runs on cheetah and walker that answer."""
+"""What the phases leave to ask, most of it in the paper, and the runs on cheetah and walker that answer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ import numpy as np
 from dcem.report.page.dmc_numbers import TASKS, Training, evaluated, read_trainings
 from dcem.report.page.sources import read_rows
 
+PLANET = {
+    "best": ("to compare with", ""),
+    "best-1-member": ("one model instead of three?", "model.members=1 model.pessimism=0"),
+    "best-no-pessimism": ("three, without pessimism?", "model.pessimism=0"),
+    "best-mse": ("squared errors?", "model.loss=mse"),
+    "best-no-average": ("no moving average?", "average=0"),
+    "best-256-units": ("256 units instead of 200?", "model.hidden=256 model.width=256"),
+    "best-4-updates": ("four updates a step?", "updates_per_step=4"),
+    "paper": ("none of it?", "preset=paper"),
+}
 EMBED = {
     "T5-tau0.2-replay": ("to compare with", ""),
     "T3-tau0.2-replay": ("three iterations instead of five?", "planner.iterations=3"),
@@ -26,6 +36,9 @@ PPO = {
     "20-steps-4-passes": ("four?", "passes=4"),
     "20-steps-lr1e-5": ("the paper's smaller rate?", "lr=1e-5"),
     "20-steps-learned-std": ("a learned variance?", "learn_std=true"),
+    "20-steps-again": ("to compare with, again", ""),
+    "20-steps-transition": ("the transition alone?", "parts=[transition] backward=checkpoint"),
+    "20-steps-likelihood": ("the model's likelihood, too?", "likelihood=1"),
 }
 """Variants of trainings on the first task: the question, and the setting that was changed."""
 
@@ -35,12 +48,17 @@ FINETUNED = {
     ("cheetah-run", "latent-dcem-seed-2", "latent-dcem-ppo-seed-2"): "the same, seed 2",
     ("cheetah-run", "latent-dcem-tau-1", "latent-dcem-tau-1-ppo"): "τ = 1, seed 0",
     ("cheetah-run", "full-cem-tau-0.2", "full-cem-ppo"): "full CEM, τ = 0.2",
-    ("walker-walk", "latent-dcem", "latent-dcem-ppo-replay"): "T = 5, τ = 0.2, seed 0",
-    ("walker-walk", "latent-dcem-seed-1", "latent-dcem-ppo-seed-1"): "the same without replay, seed 1",
-    ("walker-walk", "latent-dcem-without-replay", "latent-dcem-ppo"): "an earlier one, seed 0",
+    ("walker-walk", "latent-dcem-half-update", "latent-dcem-ppo"): "half a model update a step, seed 0",
+    ("walker-walk", "latent-dcem-half-update-seed-1", "latent-dcem-ppo-seed-1"): "the same, seed 1",
+    ("walker-walk", "latent-dcem-half-update-seed-2", "latent-dcem-ppo-seed-2"): "the same, seed 2",
+    ("walker-walk", "latent-dcem", "latent-dcem-ppo-two-updates"): "two updates, with replay, seed 0",
+    ("walker-walk", "latent-dcem-seed-1", "latent-dcem-ppo-two-updates-seed-1"): "two, without, seed 1",
+    ("walker-walk", "latent-dcem-conditioned", "latent-dcem-ppo-conditioned"): "half, conditioned decoder",
 }
 """Controllers of the evaluations before and after phase 3."""
 
+_CHARTED = {"best", "paper"}  # that a question compares with, and that stand for themselves, too
+_COMPARED = 200_000  # environment steps
 _UNCHANGED, _NEWEST = 3, 5  # PPO steps, of the episodes that it explores in
 _RESAMPLES = 10_000
 
@@ -49,7 +67,19 @@ Rows = list[dict[str, str]]
 
 def answers(training: Training) -> bool:
     """Whether it changes one setting of another, to answer a question."""
-    return training.task == TASKS[0] and training.preset in EMBED | PPO
+    asked = (PLANET | EMBED | PPO).keys() - _CHARTED
+    return training.task == TASKS[0] and training.preset in asked
+
+
+def planet_rows(results: Path) -> Rows:
+    """The return of phase 1 early on, where all runs have an evaluation."""
+    rows = []
+    for asked, curve in _answers(results / "planet", PLANET):
+        (steps, mean), (_, median) = (evaluated(curve, name) for name in ("eval_mean", "eval_median"))
+        for i in np.flatnonzero(steps == _COMPARED):
+            after = f"mean after {_COMPARED / 1e6:.1f}M steps"
+            rows.append(asked | {after: f"{mean[i]:.0f}", "median": f"{median[i]:.0f}"})
+    return rows
 
 
 def embed_rows(results: Path) -> Rows:
