@@ -94,9 +94,7 @@ def add_episodes(
         "snapshot": snapshot,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "seconds": round(seconds, 1),
-        **facts.commit(),
-        "versions": facts.versions(),
-        "machine": facts.machine(),
+        **facts.here(),
     }
     write_bytes(path, json.dumps(dict(sorted(records.items())), indent=1).encode() + b"\n")
 

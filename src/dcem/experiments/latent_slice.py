@@ -91,9 +91,7 @@ def write(
         "share": round(float(path.var(dim=0).sum() / episode.plans.var(dim=0).sum()), 4),
         "pessimism": source.model.config.pessimism,
         "started": started,
-        **facts.commit(),
-        "versions": facts.versions(),
-        "machine": facts.machine(),
+        **facts.here(),
         "wall_seconds": round(time.perf_counter() - began, 3),
     }
     write_record(folder, record)

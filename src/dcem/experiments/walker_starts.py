@@ -44,9 +44,7 @@ def write(results: Path) -> Path:
     record = {
         "command": f"python -m {__spec__.name}",
         "started": started,
-        **facts.commit(),
-        "versions": facts.versions(),
-        "machine": facts.machine(),
+        **facts.here(),
         "wall_seconds": round(time.perf_counter() - began, 3),
     }
     write_record(folder, record)

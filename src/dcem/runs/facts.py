@@ -14,6 +14,11 @@ import torch
 _PACKAGES = ("dcem", "torch", "numpy", "safetensors", "triton", "mujoco", "dm_control", "gymnasium")
 
 
+def here() -> dict[str, object]:
+    """All of them."""
+    return {**commit(), "versions": versions(), "machine": machine()}
+
+
 @functools.cache
 def commit() -> dict[str, object]:
     """The commit this code runs from and whether files differ from it.

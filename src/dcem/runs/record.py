@@ -41,16 +41,14 @@ def continued_record(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
             f"{folder} holds a run with {_differences(old.get('config') or {}, config)}; "
             "choose another run_dir, or delete the folder to start anew"
         )
-    now, commit = datetime.now(UTC).isoformat(timespec="seconds"), facts.commit()
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "config": config,
         "started": old.get("started", now),
         "steps": old.get("steps"),
         "error": None,
-        **commit,
-        "versions": facts.versions(),
-        "machine": facts.machine(),
-        "sessions": [*old.get("sessions", []), {"started": now, **commit}],
+        **facts.here(),
+        "sessions": [*old.get("sessions", []), {"started": now, **facts.commit()}],
     }
 
 
