@@ -1,6 +1,7 @@
 """How the walker's episodes begin: the angles are the torso's, and stand beside the right returns."""
 
 import json
+import math
 from itertools import pairwise
 
 import pytest
@@ -22,18 +23,19 @@ def test_angles_are_those_of_the_torso():
     assert all(abs(a - b) > 1 for a, b in pairwise(found))
     for seed, angle in zip(seeds, found, strict=True):
         env.reset(seed=seed)
-        turned = float(env._suite.physics.named.data.qpos["rooty"][0]) * 180 / 3.141592653589793
+        turned = math.degrees(env._suite.physics.named.data.qpos["rooty"][0])
         assert angle == pytest.approx((turned + 180) % 360 - 180, abs=0.01)
     env.close()
 
 
 def test_the_starts_of_every_evaluated_episode_are_written(tmp_path):
     (tmp_path / "dmc").mkdir()
-    rows = (
-        "walker-walk,latent-dcem,a,1,1,7,0\nwalker-walk,full-cem,b,1,1,7,0\nwalker-walk,full-cem,b,1,1,3,0\n"
-    )
-    rows += "cheetah-run,full-cem,c,1,1,99,0\n"
-    (tmp_path / "dmc/evaluations.csv").write_text(EVALUATIONS + rows)
+    (tmp_path / "dmc/evaluations.csv").write_text(EVALUATIONS + "cheetah-run,full-cem,c,1,1,99,0\n")
+    with pytest.raises(ValueError, match=r"evaluations\.csv must have episodes of walker-walk, got none"):
+        walker_starts.write(tmp_path)
+    rows = "".join(f"walker-walk,{who},a,1,1,{seed},0\n" for who, seed in [("a", 7), ("b", 7), ("b", 3)])
+    with (tmp_path / "dmc/evaluations.csv").open("a") as table:
+        table.write(rows)
     folder = walker_starts.write(tmp_path)
     assert [row["episode_seed"] for row in read_rows(folder / "walker-walk.csv")] == ["3", "7"]
     assert json.loads((folder / "run.json").read_text())["command"].endswith("walker_starts")

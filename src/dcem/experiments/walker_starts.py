@@ -9,7 +9,6 @@ against the returns.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dcem.envs.dmc import make_env
+from dcem.experiments.dmc_results import read_table
 from dcem.runs import facts
 from dcem.runs.files import write_csv
 from dcem.runs.record import write_record
@@ -36,8 +36,10 @@ def angles(seeds: Iterable[int]) -> Iterator[float]:
 def write(results: Path) -> Path:
     """The starts of all episodes in the table of evaluations; returns their folder."""
     began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-    with (results / "dmc" / "evaluations.csv").open() as table:
-        seeds = sorted({int(row["episode_seed"]) for row in csv.DictReader(table) if row["task"] == TASK})
+    table = results / "dmc" / "evaluations.csv"
+    seeds = sorted({int(seed) for task, *_, seed, _ in read_table(table) if task == TASK})
+    if not seeds:
+        raise ValueError(f"{table} must have episodes of {TASK}, got none")
     folder = results / "dmc" / "starts"
     turned = [f"{angle:.1f}" for angle in angles(seeds)]
     write_csv(folder / f"{TASK}.csv", ["episode_seed", "angle"], zip(seeds, turned, strict=True))

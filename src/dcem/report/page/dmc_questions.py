@@ -57,7 +57,7 @@ FINETUNED = {
 }
 """Controllers of the evaluations before and after phase 3."""
 
-_CHARTED = {"best", "paper"}  # that a question compares with, and that stand for themselves, too
+_ASIDE = (PLANET | EMBED | PPO).keys() - {"best", "paper"}  # these two stand for themselves, too
 _COMPARED = 200_000  # environment steps
 _UNCHANGED, _NEWEST = 3, 5  # PPO steps, of the episodes that it explores in
 _RESAMPLES = 10_000
@@ -67,8 +67,7 @@ Rows = list[dict[str, str]]
 
 def answers(training: Training) -> bool:
     """Whether it changes one setting of another, to answer a question."""
-    asked = (PLANET | EMBED | PPO).keys() - _CHARTED
-    return training.task == TASKS[0] and training.preset in asked
+    return training.task == TASKS[0] and training.preset in _ASIDE
 
 
 def planet_rows(results: Path) -> Rows:
@@ -148,6 +147,7 @@ def finetuned_rows(results: Path) -> Rows:
                 {
                     "task": task,
                     "training": what,
+                    "episodes": str(len(both)),
                     "median before": f"{np.median(before):.0f}",
                     "after PPO": f"{np.median(after):.0f}",
                     "mean before": f"{before.mean():.0f}",
