@@ -1,52 +1,63 @@
-# Two commands for a newcomer: `make run` and `make test`. Each sets up .venv by itself.
+# Two commands for a newcomer: `make run` and `make test`. Each sets up what it needs inside this folder.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+BIN := .venv/bin
+LIBRARY := .venv-library/bin
+PIP := -m pip install --quiet --disable-pip-version-check
+TORCH := torch==2.13.0  # first and by release: a later requirement must not pull another build
 
-.PHONY: run browser test test-slow soak check docs tables bench clean
+.PHONY: run test test-library test-lab test-slow soak check docs tables bench dist clean
 
-run: $(STAMP)  ## an example and small versions of the experiments; prints where the pictures are
+run: .venv/installed  ## an example and small versions of the experiments; prints where the pictures are
 	$(BIN)/python examples/minimize_2d.py
 	$(BIN)/dcem reproduce --quick
 
-test: $(STAMP) check browser  ## lint, types, layering, tests
-	$(BIN)/python -m pytest -q -n 2 -m "not gpu and not slow and not soak" --cov --cov-report=term:skip-covered
+test: check test-library test-lab  ## lint, types, layering, tests of the library and of the lab
 
-browser:  ## what tests of the report's page need; without it they are skipped
-	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
-	  && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; \
-	} >/dev/null 2>&1 || echo "chromium cannot be installed here: tests that need a browser are skipped"
+test-library: .venv-library/installed  ## the library's tests, where there is torch and nothing of the lab
+	$(LIBRARY)/python -m pytest -q -m "not gpu and not slow"
 
-test-slow: $(STAMP)  ## the nightly checks
+test-lab: .venv/installed
+	$(BIN)/python -m pytest -q -n 2 -c lab/pyproject.toml -m "not gpu and not slow and not soak" lab/tests
+
+test-slow: .venv/installed  ## the nightly checks
 	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -c lab/pyproject.toml -m slow lab/tests
 
-soak: $(STAMP)  ## every figure of docs/reliability.md measured anew, an hour; ONLY=kills for one of them
-	$(BIN)/python -m pytest -q -m soak $(if $(ONLY),-k "$(ONLY)]") tests/reliability
-	PYTHONPATH=tests $(BIN)/python -m reliability.publish
+soak: .venv/installed  ## every number of lab/docs/reliability.md measured anew, an hour; ONLY=kills for one of them
+	$(BIN)/python -m pytest -q -c lab/pyproject.toml -m soak $(if $(ONLY),-k "$(ONLY)]") lab/tests/reliability
+	PYTHONPATH=lab/tests $(BIN)/python -m reliability.publish
 
-check: $(STAMP)
+check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-docs: $(STAMP)  ## the documentation, into out/docs
-	$(BIN)/python -m sphinx -W -q -b html docs out/docs
-	@echo "open out/docs/index.html"
+docs: .venv/installed  ## the documentation, into out/docs
+	$(BIN)/python -m sphinx -W -q -b html -c docs . out/docs
+	@echo "open out/docs/docs/index.html"
 
-tables: $(STAMP)  ## the tables of README and docs anew, from results/ and benchmarks/results
-	$(BIN)/python -m dcem.report.documents
+tables: .venv/installed  ## the tables of README and docs anew, from the files of results
+	$(BIN)/python -m dcem_lab.study.tables
 
-bench: $(STAMP)  ## speed and memory beside peers, tables under benchmarks/results
+bench: .venv/installed  ## speed and memory beside peers, tables under benchmarks/results
 	$(BIN)/dcem bench
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) torch==2.13.0  # first and by release: a later requirement must not pull another build
-	$(PIP) --constraint constraints.txt --editable '.[test]'
+dist: .venv/installed  ## both wheels, into out/dist
+	rm -rf out/dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w out/dist . ./lab
+
+.venv/installed: pyproject.toml lab/pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python $(PIP) $(TORCH)
+	$(BIN)/python $(PIP) --constraint constraints.txt --editable . --editable './lab[test]'
+	touch $@
+
+.venv-library/installed: pyproject.toml constraints.txt
+	test -x $(LIBRARY)/python || $(PYTHON) -m venv .venv-library
+	$(LIBRARY)/python $(PIP) $(TORCH)
+	$(LIBRARY)/python $(PIP) --constraint constraints.txt --editable '.[test]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) out
+	rm -rf .venv .venv-library out

@@ -32,7 +32,7 @@ def main() -> None:
     args = parser.parse_args()
     rounds = args.rounds or (3 if args.quick else 15)
     seconds = args.seconds or (0.05 if args.quick else 0.3)
-    folder = args.out or (ROOT / "out/bench" if args.quick else ROOT / "benchmarks/results/cpu")
+    folder = args.out or (ROOT / "out/bench" if args.quick else ROOT / "benchmarks/results")
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [t for t in TABLES if not args.tables or t.name in args.tables]
 

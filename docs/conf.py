@@ -1,4 +1,4 @@
-"""Sphinx builds these pages: python -m sphinx -W -b html docs out/docs"""
+"""Sphinx builds the pages of the library and of the lab: python -m sphinx -W -b html -c docs . out/docs"""
 
 import re
 import sys
@@ -12,6 +12,10 @@ sys.path.insert(0, str(ROOT / "src"))  # the docstrings of this checkout
 project = "dcem"
 author = "the dcem authors"
 release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+# The sources are the whole checkout, so that links between the two lead the same way here and on disk.
+root_doc = "docs/index"
+include_patterns = ["docs/**", "lab/docs/**"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import dcem
-from dcem.envs.cartpole import Cartpole
+from dcem.systems.cartpole import Cartpole
 
 TRUTH, GUESS = torch.tensor([0.3, 0.8]), torch.tensor([0.1, 0.5])  # pole mass, half-length
 SEEN = 3  # forces of each plan that the demonstrator shows

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dcem import DCEM, FullGaussian, Gaussian, Solution, minimize
 from problems import BOXED, SMOOTH, sphere
-from toy.solvers import SOLVERS, f, noise_for
+from solver_cases import SOLVERS, f, noise_for
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 import dcem
 from dcem import DCEM, Gaussian, minimize
 from problems import sphere
-from toy.solvers import SOLVERS, f, noise_for
+from solver_cases import SOLVERS, f, noise_for
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dcem import DCEM, FullGaussian, Gaussian, minimize
 from problems import sphere
-from toy.solvers import SOLVERS, TARGET, f
+from solver_cases import SOLVERS, TARGET, f
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -1,12 +1,12 @@
 """Differentiable sampling-based optimisation for PyTorch."""
 
 from dcem import backward, noise
+from dcem._capture import capture
+from dcem._minimize import Solution, minimize
 from dcem.argmin import Argmin
-from dcem.capture import capture
 from dcem.control import MPC, Decoder, Plan, embedding_loss
 from dcem.distributions import FullGaussian, Gaussian
-from dcem.minimize import Solution, minimize
-from dcem.solvers import DCEM, MPPI, GradientDescent, Record
+from dcem.solvers import DCEM, MPPI, GradientDescent, Record, Solver
 from dcem.topk import lml
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Plan",
     "Record",
     "Solution",
+    "Solver",
     "backward",
     "capture",
     "embedding_loss",

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Generator, Tensor, nn
 
+from dcem._minimize import Solution, minimize
 from dcem.backward import Unroll
-from dcem.minimize import Solution, minimize
 from dcem.solvers import Solver
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from dcem._checks import all_finite, can_look
 from dcem.solvers.base import Influence
-from dcem.topk.finite import all_finite, can_look
 
 Objective = Callable[[Tensor], Tensor]
 Step = Callable[[Any, Tensor | None], Any]

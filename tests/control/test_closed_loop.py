@@ -5,8 +5,8 @@ import torch
 
 from dcem import DCEM, MPC, Gaussian
 from dcem.control import closed_loop
-from dcem.envs.cartpole import Cartpole
-from dcem.envs.pendulum import Pendulum
+from dcem.systems.cartpole import Cartpole
+from dcem.systems.pendulum import Pendulum
 
 
 def cem(model, horizon: int, high: float, sigma: float, **settings) -> MPC:

@@ -3,7 +3,7 @@
 import torch
 
 from dcem import DCEM, MPC, Decoder, Gaussian, backward, embedding_loss
-from dcem.envs.pendulum import Pendulum
+from dcem.systems.pendulum import Pendulum
 
 D = torch.float64
 HORIZON = 10

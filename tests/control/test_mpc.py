@@ -6,8 +6,8 @@ from torch import nn
 
 from dcem import DCEM, MPC, MPPI, Decoder, Gaussian, noise
 from dcem.control import rollout
-from dcem.envs.cartpole import Cartpole
-from dcem.envs.pendulum import Pendulum
+from dcem.systems.cartpole import Cartpole
+from dcem.systems.pendulum import Pendulum
 
 D = torch.float64
 SOLVER = DCEM(n_samples=30, n_elite=5, n_iters=4, tau=1.0)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dcem.control import rollout, sequence_cost
-from dcem.envs.cartpole import Cartpole
-from dcem.envs.pendulum import Pendulum
+from dcem.systems.cartpole import Cartpole
+from dcem.systems.pendulum import Pendulum
 
 
 class Integrator:

@@ -5,12 +5,10 @@ from dcem.control.decoder import Decoder
 from dcem.control.embed import embedding_loss
 from dcem.control.mpc import MPC, Plan
 from dcem.control.rollout import Model, rollout, sequence_cost
-from dcem.control.stack import DecoderStack
 
 __all__ = [
     "MPC",
     "Decoder",
-    "DecoderStack",
     "Model",
     "Plan",
     "Trajectory",

@@ -29,7 +29,7 @@ def closed_loop(
 
     `system` is what the actions are applied to: the controller's own model, unless told otherwise.
 
-    >>> from dcem.envs.pendulum import Pendulum
+    >>> from dcem.systems.pendulum import Pendulum
     >>> mpc = MPC(Pendulum(), horizon=15, low=-2.0, high=2.0)
     >>> closed_loop(mpc, torch.tensor([1.0, 0.0, 0.1]), steps=3).states.shape
     torch.Size([4, 3])

@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
+from dcem._minimize import minimize
 from dcem.backward import Unroll
-from dcem.control.decoder import Decoder
 from dcem.control.rollout import Model, sequence_cost
-from dcem.control.stack import DecoderStack
-from dcem.minimize import minimize
 from dcem.solvers import DCEM, Record
 
 
@@ -36,7 +34,8 @@ class MPC(nn.Module):
         horizon: H, steps to look ahead.
         low, high: the action box; numbers or tensors (m,).
         solver: any solver of `dcem`. Without a decoder its distribution is bounded by the action box.
-        decoder: maps a latent space to action sequences: the search is then over z, within the bounds (if
+        decoder: a `Decoder`, or a module with the same `latent_dim`, `horizon`, `action_dim` and `forward`,
+            which maps a latent space to action sequences: the search is then over z, within the bounds (if
             any) of the solver's own distribution.
         action_dim: m, where neither the bounds nor the model's `action_dim` tell.
         discount: γ, weight γ^t for the cost of step t.
@@ -65,7 +64,7 @@ class MPC(nn.Module):
         low: float | Tensor = -1.0,
         high: float | Tensor = 1.0,
         solver: Any = None,
-        decoder: Decoder | DecoderStack | None = None,
+        decoder: nn.Module | None = None,
         action_dim: int | None = None,
         discount: float = 1.0,
         terminal_cost: Callable[[Tensor], Tensor] | None = None,
@@ -79,7 +78,8 @@ class MPC(nn.Module):
             raise ValueError(f"MPC: discount must satisfy 0 < discount <= 1, got {discount}")
         if decoder is not None and decoder.horizon != horizon:
             raise ValueError(f"MPC: the decoder's horizon must be {horizon}, got {decoder.horizon}")
-        self.model, self.horizon, self.decoder = model, horizon, decoder
+        self.model, self.horizon = model, horizon
+        self.decoder: Any = decoder
         self.discount, self.terminal_cost, self.backward_mode = discount, terminal_cost, backward
         self.action_dim = _action_dim(model, low, high, decoder, action_dim)
         bounds = [
@@ -176,7 +176,7 @@ def _action_dim(
     model: Model,
     low: float | Tensor,
     high: float | Tensor,
-    decoder: Decoder | DecoderStack | None,
+    decoder: nn.Module | None,
     given: int | None,
 ) -> int:
     told: list[int | None] = [given, getattr(decoder, "action_dim", None), getattr(model, "action_dim", None)]

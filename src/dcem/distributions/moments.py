@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dcem._checks import is_transformed
+
 try:
     from dcem.distributions import moments_triton as fused
 except ImportError:  # no Triton here
@@ -21,7 +23,7 @@ def weighted_moments(u: Tensor, w: Tensor, sigma_min: float = 0.0) -> tuple[Tens
     """
     # The root's slope is infinite at 0, where all samples are one point: stop just above.
     floor = max(sigma_min**2, torch.finfo(u.dtype).tiny)
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if is_transformed():
         return _plain(u, w, floor)
     if _use_fused(u, w):
         return fused.moments(u, w, floor)

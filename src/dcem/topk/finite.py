@@ -1,25 +1,12 @@
 """The soft top-k over values some of which may be NaN or infinite."""
 
-import math
-
 import torch
 from torch import Tensor
 
+from dcem._checks import all_finite, can_look
 from dcem.topk.dual import take, use_fused
 from dcem.topk.hard import hard_topk
 from dcem.topk.lml import soft_topk
-
-
-def can_look(x: Tensor) -> bool:
-    """Is reading a value free here? Not on an accelerator, which would stall, nor inside a transform."""
-    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
-        return False
-    return x.device.type == "cpu"
-
-
-def all_finite(x: Tensor) -> bool:
-    """One cheap look: False when an entry is NaN or infinite (or, never mind, when only their sum is)."""
-    return math.isfinite(x.sum().item())
 
 
 def finite_topk(x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool) -> Tensor:

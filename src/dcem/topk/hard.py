@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from dcem._checks import is_transformed
+
 try:
     from dcem.topk import hard_triton as fused
 except ImportError:  # no Triton here
@@ -42,5 +44,4 @@ def _use_fused(x: Tensor) -> bool:
     """Does the Triton kernel do this one?"""
     if fused is None or not x.is_cuda or x.dtype != torch.float32 or x.numel() == 0:
         return False
-    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return x.shape[-1] <= fused.MAX_ROW and not transformed
+    return x.shape[-1] <= fused.MAX_ROW and not is_transformed()

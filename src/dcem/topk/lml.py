@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dcem._checks import can_look, is_transformed
 from dcem.topk.dual import centre_and_scale, fused, solve, use_fused
 from dcem.topk.hard import hard_topk
 
@@ -62,7 +63,7 @@ def soft_topk(
         return torch.ones_like(x)
     if x.dtype in (torch.float16, torch.bfloat16):
         return soft_topk(x.float(), _float(k), _float(tau), standardize, finite_only).to(x.dtype)
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if is_transformed():
         return _SoftTopK.apply(x, k, tau, standardize, finite_only)[0]
     return _EagerSoftTopK.apply(x, k, tau, standardize, finite_only)
 
@@ -200,14 +201,9 @@ def _check(x: Tensor, k: float | Tensor, tau: float | Tensor, dim: int) -> None:
     if not isinstance(tau, Tensor) and not tau >= 0:
         raise ValueError(f"lml: tau must be >= 0, got {tau}")
     for name, value in (("k", k), ("tau", tau)):
-        # Reading a value on an accelerator would stall it, and inside a transform there is none to read.
-        if not isinstance(value, Tensor) or value.device.type != "cpu" or _inside_transform(value):
+        if not isinstance(value, Tensor) or not can_look(value):
             continue
         good = (value > 0) & (value <= n) if name == "k" else value > 0
         if not good.all():
             rule = f"0 < k <= n = {n}" if name == "k" else "tau > 0 where it is a tensor"
             raise ValueError(f"lml: {name} must satisfy {rule}, got {value[~good].flatten()[0].item()}")
-
-
-def _inside_transform(value: Tensor) -> bool:
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(value)

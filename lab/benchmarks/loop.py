@@ -1,0 +1,69 @@
+"""Where a step of the PlaNet agent spends its time: planning, environments, updates, bookkeeping.
+
+    python benchmarks/loop.py --preset best --task cheetah-run --steps 300
+    python benchmarks/loop.py --preset tiny --steps 100 --output out/loop.csv
+
+On a CUDA device updates run beside planning and the environments, so that shares add up to more than 100 %.
+"""
+
+import argparse
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rows import origin, put
+
+from dcem_lab.suite.agents import Planet
+from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.planet import PRESETS, Config, choose_device, environment
+
+PARTS = ("plan", "update", "env", "record")
+
+
+def measure(config: Config, steps: int, warmup: int) -> dict[str, float]:
+    """Milliseconds of each part and of a whole step, and environment steps a second."""
+    device = choose_device(config.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    with closing(ParallelEnv(environment(config), config.n_envs, config.n_workers)) as envs:
+        agent = Planet(envs, config.agent, config.seed, device)
+        while agent.collector.episodes < config.seed_episodes:
+            agent.step()
+        for _ in range(warmup):
+            agent.step()
+        agent.stopwatch.read()
+        start = time.perf_counter()
+        for _ in range(steps):
+            agent.step()
+        parts = agent.stopwatch.read()
+        step = 1000 * (time.perf_counter() - start) / steps
+    with closing(environment(config)()) as probe:
+        rate = 1000 * config.n_envs * probe.action_repeat / step
+    return {**{part: parts.get(part, 0.0) for part in PARTS}, "step": step, "env_steps_per_s": rate}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--preset", choices=list(PRESETS), default="tiny")
+    parser.add_argument("--task", default="cheetah-run")
+    parser.add_argument("--steps", type=int, default=100, help="measured")
+    parser.add_argument("--warmup", type=int, default=20, help="before that, after the seed episodes")
+    parser.add_argument("--output", type=Path, help="a CSV to put the row into; another device's stay")
+    given = parser.parse_args()
+    config = replace(Config(**PRESETS[given.preset]), task=given.task)
+    figures = measure(config, given.steps, given.warmup)
+    print(f"{given.task}, {given.preset}, {config.n_envs} environments, {choose_device(config.device)}")
+    for part in PARTS:
+        print(f"{part:8} {figures[part]:8.2f} ms {figures[part] / figures['step']:6.0%}")
+    print(f"step     {figures['step']:8.2f} ms, {figures['env_steps_per_s']:.0f} environment steps a second")
+    if given.output:
+        row = {"preset": given.preset, "task": given.task, "n_envs": config.n_envs, **figures}
+        put(given.output, [row | origin(choose_device(config.device))], same=("preset", "task", "device"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""What one decision costs: the time in which the controllers that ship plan an action.
+
+    OMP_NUM_THREADS=2 python benchmarks/planning.py --output results/dmc/planning.csv
+
+Milliseconds from model states on the device to actions on the host, for one state and for many at once, by
+every controller as it ships, and by full CEM with the 1,000 trajectories that the paper gives a latent plan,
+and the 500 that ours have.
+A row says which device it was measured on; a run replaces the rows of its own device and keeps the others.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rows import origin, put
+from torch import Generator
+
+from dcem_lab import pretrained
+from dcem_lab.suite.agents import PlannerConfig
+from dcem_lab.suite.agents.planner import Planner
+from dcem_lab.suite.online import choose_device
+from dcem_lab.suite.results import CONTROLLERS
+from dcem_lab.suite.source import Source, load_source
+
+STATES = (1, 16)
+FEW = {"100": 10, "100-T5": 5}  # iterations with 100 samples: of the paper's latent plan, and of ours
+WARMUP, REPEATS = 1, 3  # calls before, and at least
+SECONDS = {"cpu": 15.0, "cuda": 1.0}  # for more of them
+
+
+def controllers(names: list[str]) -> Iterator[tuple[str, str, Source, PlannerConfig]]:
+    """Name of the weights, name of the controller, the controller, and how it plans."""
+    for weights in names:
+        experiment = pretrained.load(weights)[0].get("experiment")
+        if experiment in CONTROLLERS:
+            controller, source = CONTROLLERS[experiment], load_source(weights)
+            yield weights, controller, source, source.planner
+            for name, iterations in FEW.items() if source.decoder is None else ():
+                few = replace(source.planner, samples=100, elites=10, iterations=iterations)
+                yield weights, f"{controller}-{name}", source, few
+
+
+@torch.no_grad()
+def milliseconds(source: Source, config: PlannerConfig, states: int, device: torch.device) -> float:
+    """Of one decision, the median."""
+    model, decoder = source.model.to(device), source.decoder
+    generator = Generator(device).manual_seed(0)
+    plan = Planner(model, config, decoder.to(device) if decoder is not None else None, generator)
+    observed = model.initial(torch.randn(states, model.obs_dim, device=device, generator=generator))
+    for _ in range(WARMUP):
+        plan(observed).cpu()
+    times: list[float] = []
+    while len(times) < REPEATS or sum(times) < SECONDS[device.type]:
+        start = time.perf_counter()
+        plan(observed).cpu()  # the copy waits for the device
+        times.append(time.perf_counter() - start)
+    return 1000 * statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    names = pretrained.available()
+    parser.add_argument("--weights", nargs="+", choices=names, default=names, help="only these (all)")
+    parser.add_argument("--output", type=Path, required=True, help="a CSV to put the rows into")
+    given = parser.parse_args()
+    device, load = choose_device(given.device), os.getloadavg()[0]  # other work that will share the machine
+    rows: list[dict[str, Any]] = []
+    for weights, controller, source, config in controllers(given.weights):
+        row: dict[str, Any] = {
+            "task": source.task,
+            "controller": controller,
+            "weights": weights,
+            "samples": config.samples,
+            "iterations": config.iterations,
+            "trajectories": config.samples * config.iterations,
+        }
+        for states in STATES:
+            row[f"ms_{states}"] = round(milliseconds(source, config, states, device), 3)
+        print(*row.values(), sep="  ", flush=True)
+        rows.append(row)
+    about = {
+        "kind": device.type,
+        **origin(device),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "load": round(load, 1),
+    }
+    put(given.output, [row | about for row in rows], same=("device", "weights", "controller"))
+
+
+if __name__ == "__main__":
+    main()

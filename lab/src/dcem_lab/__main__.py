@@ -1,0 +1,7 @@
+"""`python -m dcem`, the same as the `dcem` command."""
+
+import sys
+
+from dcem_lab.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""The cartpole: a latent space of action sequences, learned through the controller (Section 5.2.1)."""

@@ -1,0 +1,219 @@
+"""What the cartpole's latent spaces are compared with, on the same states.
+
+    dcem train cartpole-baselines
+
+- Experts: CEM over all 20 actions. The paper's has N=100, k=10, T=30; the strong one N=1000, k=10, T=10.
+- PCA: the two principal directions of expert plans, searched on a grid.
+- Autoencoders of expert plans, whose latent space is searched like a learned one: the alternative that the
+  paper argues against, because they reproduce plans without asking what a plan costs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from dcem import DCEM, MPC, Decoder, Gaussian
+from dcem.systems.cartpole import Cartpole
+from dcem_lab.cartpole import train as cartpole
+from dcem_lab.cartpole.scores import CostOf, Score, planned_cost, scores, write_scores
+from dcem_lab.cartpole.train import HORIZON
+from dcem_lab.runs import Run, RunError, read_record, require
+from dcem_lab.runs.files import write_bytes
+
+# N, k, T and how many draws to average over: the nearly optimal one is slow and hardly varies.
+EXPERTS = {
+    "expert-100-10-30": (100, 10, 30, 8),
+    "expert-1000-10-10": (1000, 10, 10, 8),
+    "expert-1000-100-10": (1000, 100, 10, 8),
+    "expert-4000-40-40": (4000, 40, 40, 4),
+}
+PAPER, STRONG, NEAR_OPTIMAL = "expert-100-10-30", "expert-1000-10-10", "expert-4000-40-40"
+SCORES = "baselines.csv"
+
+
+@dataclass(frozen=True)
+class Config:
+    """plans: expert plans that PCA and autoencoders learn from; experts: which ones to score.
+
+    updates, batch, lr: of an autoencoder; one for each of latent_dims and seeds.
+    """
+
+    seed: int = 0
+    experts: tuple[str, ...] = tuple(EXPERTS)
+    plans: int = 4000
+    grid: int = 200
+    latent_dims: tuple[int, ...] = (2, 8, 16)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    updates: int = 2000
+    batch: int = 256
+    lr: float = 1e-3
+    states: int = 100
+    draws: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("plans", "grid", "updates", "batch", "states", "draws"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(set(self.experts) <= set(EXPERTS), "experts", self.experts, f"some of {list(EXPERTS)}")
+        require(min(self.latent_dims, default=1) >= 1, "latent_dims", self.latent_dims, "at least 1")
+        require(min(self.seeds, default=0) >= 0, "seeds", self.seeds, "at least 0")
+        require(self.lr > 0, "lr", self.lr, "positive")
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    "tiny": {
+        "experts": (PAPER,), "plans": 20, "grid": 5, "latent_dims": (2,), "seeds": (0,), "updates": 3,
+        "batch": 8, "states": 4, "draws": 2,
+    },
+}  # fmt: skip
+
+
+def run(config: Config, run: Run) -> None:
+    """Score one baseline after the other, then write baselines.csv into the run folder."""
+    tasks = list(baselines(config))
+    done: dict[str, Any] = {"rows": []}
+    for step in run.steps(len(tasks), {"done": done}, save_every=0):
+        rows = list(tasks[step]())
+        done["rows"] += [list(row) for row in rows]
+        validation = [row.cost for row in rows if row.states == "validation"]
+        run.log(step, cost=sum(validation) / len(validation))
+    write_scores(run.folder / SCORES, (Score(*row) for row in done["rows"]))
+
+
+def baselines(config: Config) -> Iterator[Callable[[], Iterator[Score]]]:
+    """Functions that score a baseline each."""
+    made: dict[str, Tensor] = {}
+
+    def plans(expert: str) -> Tensor:
+        if expert not in made:
+            made[expert] = expert_plans(expert, config.plans, config.seed)
+        return made[expert]
+
+    for name in config.experts:
+        n_samples, _, n_iters, draws = EXPERTS[name]
+        cost_of, draws = planned_cost(expert_controller(name)), min(draws, config.draws)
+        yield partial(scores, name, cost_of, n_samples * n_iters, draws, config.states)
+    for name, teacher in (("pca-2", PAPER), ("pca-2-strong", STRONG)):
+
+        def pca(name: str = name, teacher: str = teacher) -> Iterator[Score]:
+            cost_of = grid_cost(PCA(plans(teacher), 2), config.grid)
+            # A grid knows no noise: draws differ in the fresh states alone.
+            return scores(name, cost_of, config.grid**2, min(2, config.draws), config.states)
+
+        yield pca
+    for dim in config.latent_dims:
+        for seed in config.seeds:
+
+            def autoencoder(dim: int = dim, seed: int = seed) -> Iterator[Score]:
+                decoder = train_autoencoder(plans(STRONG), dim, seed, config)
+                search = cartpole.Config(compile=False, device="cpu")
+                count = search.n_samples * search.n_iters
+                for method, tau in (("cem", 0.0), ("dcem", 1.0)):
+                    cost_of = planned_cost(cartpole.controller(decoder, [tau], search))
+                    name = f"autoencoder-{dim}-{method}-seed{seed}"
+                    yield from scores(name, cost_of, count, min(2, config.draws), config.states)
+
+            yield autoencoder
+
+
+def expert_controller(name: str) -> MPC:
+    """CEM over the whole action sequence, started as wide as the box."""
+    n_samples, n_elite, n_iters, _ = EXPERTS[name]
+    force = Cartpole().max_force
+    solver = DCEM(
+        n_samples=n_samples, n_elite=n_elite, n_iters=n_iters, tau=0, distribution=Gaussian(sigma=force)
+    )
+    return MPC(Cartpole(), HORIZON, -force, force, solver=solver)
+
+
+@torch.no_grad()
+def expert_plans(name: str, count: int, seed: int) -> Tensor:
+    """The expert's action sequences (count, H) from random initial states."""
+    generator = Generator().manual_seed(seed + 1)  # not the validation states
+    states = Cartpole.initial_states(count, generator=generator)
+    mpc = expert_controller(name)
+    parts = [mpc(part, generator=generator, cost=False).actions for part in states.split(250)]
+    return torch.cat(parts).squeeze(-1)
+
+
+class PCA(nn.Module):
+    """A linear decoder: the mean plan, plus z along the principal directions.
+
+    z in [-1, 1]^d spans the range that the plans (P, H) themselves have along each direction.
+    """
+
+    def __init__(self, plans: Tensor, latent_dim: int) -> None:
+        super().__init__()
+        self.latent_dim, self.horizon, self.action_dim = latent_dim, plans.shape[1], 1
+        self.limit = Cartpole().max_force
+        self.mean = plans.mean(0)
+        _, _, directions = torch.linalg.svd(plans - self.mean, full_matrices=False)
+        self.directions = directions[:latent_dim]  # (d, H)
+        along = (plans - self.mean) @ self.directions.mT
+        self.middle, self.reach = (along.amax(0) + along.amin(0)) / 2, (along.amax(0) - along.amin(0)) / 2
+
+    def forward(self, z: Tensor, state: Tensor | None = None) -> Tensor:
+        """z (..., d) -> actions (..., H, 1), clamped to the box."""
+        plan = self.mean + (self.middle + self.reach * z) @ self.directions
+        return plan.clamp(-self.limit, self.limit).unsqueeze(-1)
+
+
+def grid_points(size: int) -> Tensor:
+    """(size², 2): a grid on [-1, 1]²; the second number varies fastest."""
+    axis = torch.linspace(-1, 1, size)
+    return torch.cartesian_prod(axis, axis)
+
+
+def grid_cost(decoder: Any, size: int) -> CostOf:
+    """The cost of the best point on a grid over a two-dimensional latent space."""
+    mpc = MPC(Cartpole(), HORIZON, decoder=decoder)
+    points = grid_points(size)
+
+    def cost_of(states: Tensor, generator: Generator) -> Tensor:
+        parts = states.split(10)
+        return torch.cat([mpc.total_cost(points.expand(len(p), -1, -1), p).amin(-1) for p in parts])
+
+    return cost_of
+
+
+@torch.enable_grad()
+def train_autoencoder(plans: Tensor, latent_dim: int, seed: int, config: Config) -> Decoder:
+    """The decoder of an autoencoder that reproduces plans (P, H), with latent codes in [-1, 1]^d."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        decoder = cartpole.new_decoder(cartpole.Member(latent_dim, 1.0, seed), cartpole.Config())
+        encoder = nn.Sequential(
+            nn.Linear(HORIZON, 256), nn.ELU(), nn.Linear(256, 256), nn.ELU(), nn.Linear(256, latent_dim)
+        )
+    scale = Cartpole().max_force
+    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=config.lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.updates)
+    generator = Generator().manual_seed(seed)
+    for _ in range(config.updates):
+        batch = plans[torch.randint(len(plans), (config.batch,), generator=generator)]
+        again = decoder(torch.tanh(encoder(batch / scale))).squeeze(-1)
+        loss = ((again - batch) / scale).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return decoder.requires_grad_(False)
+
+
+def export(run_folder: Path | str, results: Path | str = "lab/results/cartpole") -> Path:
+    """Put the scores of a finished run at results/baselines.csv, and its record beside it."""
+    record = read_record(run_folder)
+    if record["status"] != "finished":
+        raise RunError(f"{run_folder} is {record['status']}; only a finished run can be exported")
+    folder = Path(results)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / SCORES, (Path(run_folder) / SCORES).read_bytes())
+    write_bytes(folder / "baselines.json", json.dumps(record, indent=1).encode() + b"\n")
+    return folder / SCORES

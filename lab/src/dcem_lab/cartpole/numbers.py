@@ -1,0 +1,227 @@
+"""The cartpole study's numbers: results/cartpole as arrays, and the table beside the paper's.
+
+The figures are in `dcem_lab.cartpole.figures`, whose `report` writes all of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dcem_lab.paper import CARTPOLE_EXPERT as PAPER_EXPERT
+from dcem_lab.paper import CARTPOLE_FACTORS as PAPER_FACTORS
+from dcem_lab.paper import CARTPOLE_PCA as PAPER_PCA
+from dcem_lab.report.style import interval
+
+DIMS, TAUS = (2, 8, 16), (1.0, 0.1, 0.0)
+EXPERT, STRONG, BEST = "expert-100-10-30", "expert-1000-10-10", "expert-4000-40-40"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One latent dimension and temperature; the first axis of every array is the seed."""
+
+    dim: int
+    tau: float
+    states: np.ndarray  # (C,), initial states trained on by then
+    validation: np.ndarray  # (S, C)
+    best: np.ndarray  # (S, C), the lowest up to then
+    train: np.ndarray  # (S, C)
+    note: str  # how it ended, where not by itself
+
+    @property
+    def name(self) -> str:
+        return f"d{self.dim}-tau{self.tau:g}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """All that results/cartpole holds."""
+
+    variants: dict[tuple[int, float], Variant]
+    one_state: dict[tuple[int, float], Variant]  # the same with one state an update, cut short
+    scores: dict[tuple[str, str], np.ndarray]  # costs (draws,) by controller and kind of states
+    trajectories: dict[str, int]  # sampled for a plan
+    pictures: Path
+
+    def again(self, variant: Variant, states: str) -> np.ndarray:
+        """Costs (S,) of the best decoders with noise that did not choose them."""
+        seeds = range(len(variant.best))
+        return np.array([self.scores[f"{variant.name}-seed{seed}", states].mean() for seed in seeds])
+
+    def expert(self, name: str = EXPERT, states: str = "validation") -> float:
+        return float(self.scores[name, states].mean())
+
+
+def read(results: Path | str = "lab/results") -> Study:
+    root = Path(results) / "cartpole"
+    scores: dict[tuple[str, str], list[float]] = {}
+    trajectories = {}
+    for name in ("baselines.csv", "reevaluation.csv"):
+        for row in csv.DictReader((root / name).read_text().splitlines()):
+            scores.setdefault((row["controller"], row["states"]), []).append(float(row["cost"]))
+            trajectories[row["controller"]] = int(row["trajectories"])
+    return Study(
+        variants=_read_variants(root),
+        one_state=_read_variants(root / "one-state"),
+        scores={key: np.array(costs) for key, costs in scores.items()},
+        trajectories=trajectories,
+        pictures=root / "pictures",
+    )
+
+
+def _read_variants(root: Path) -> dict[tuple[int, float], Variant]:
+    found = {}
+    for dim in DIMS:
+        for tau in TAUS:
+            folder = root / f"d{dim}-tau{tau:g}"
+            if not (folder / "run.json").exists():
+                continue
+            records = json.loads((folder / "run.json").read_text())
+            tables = [_columns(folder / f"{seed}.csv") for seed in sorted(records)]
+            record = records[min(records)]
+            found[dim, tau] = Variant(
+                dim,
+                tau,
+                states=tables[0]["step"] * record["config"]["states_per_update"],
+                validation=np.stack([table["validation_cost"] for table in tables]),
+                best=np.stack([table["best_cost"] for table in tables]),
+                train=np.stack([table["train_cost"] for table in tables]),
+                note=record.get("note", ""),
+            )
+    return found
+
+
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    names, *rows = csv.reader(path.read_text().splitlines())
+    return dict(zip(names, np.array(rows, float).T, strict=True))
+
+
+# The table
+
+
+def factors(study: Study) -> list[dict[str, str]]:
+    """Improvement factors, one row a latent dimension and temperature: the paper's, ours, and a verdict.
+
+    'ours' is the best validation cost over the paper's expert, as the paper has it; then the same decoders
+    with fresh noise, with fresh states too (over our run of the paper's expert there), and against the strong
+    expert, which samples ten times the trajectories.
+    """
+    rows = []
+    for key, variant in study.variants.items():
+        paper, best = PAPER_FACTORS[key], variant.best[:, -1] / PAPER_EXPERT
+        noise, fresh = study.again(variant, "validation"), study.again(variant, "fresh")
+        row = {
+            "latent dimension": str(variant.dim),
+            "τ": f"{variant.tau:g}",
+            "paper": f"{paper:.3f}",
+            "ours": f"{best.mean():.3f}",
+            "95% interval": _range(best),
+            "fresh noise": _with_interval(noise / PAPER_EXPERT),
+            "fresh states": _with_interval(fresh / study.expert(EXPERT, "fresh")),
+            "against the strong expert": _with_interval(noise / study.expert(STRONG)),
+            "verdict": _verdict(best, paper),
+        }
+        if key in study.one_state:
+            other = study.one_state[key]
+            row["one state an update"] = f"{(other.best[:, -1] / PAPER_EXPERT).mean():.3f}"
+            row["stopped after"] = f"{int(other.states[-1]):,}"
+        rows.append(row)
+    return rows
+
+
+def baselines(study: Study) -> list[dict[str, str]]:
+    """What everything else costs on the same states, and the trajectories sampled for a plan."""
+    labels = {
+        EXPERT: f"CEM, N=100, k=10, T=30 (the paper's expert: {PAPER_EXPERT})",
+        STRONG: "CEM, N=1000, k=10, T=10 (the strong expert)",
+        "expert-1000-100-10": "CEM, N=1000, k=100, T=10",
+        BEST: "CEM, N=4000, k=40, T=40 (nearly optimal)",
+        "pca-2": f"PCA of the paper's expert, 200 × 200 grid (the paper's: {PAPER_PCA * PAPER_EXPERT:.2f})",
+        "pca-2-strong": "PCA of the strong expert, 200 × 200 grid",
+    }
+    groups = {label: [name] for name, label in labels.items()}
+    for method in ("cem", "dcem"):
+        for dim in DIMS:
+            names = [f"autoencoder-{dim}-{method}-seed{seed}" for seed in range(3)]
+            groups[f"autoencoder of the strong expert, d={dim}, {method.upper()}"] = names
+    rows = []
+    for label, names in groups.items():
+        if any((name, "validation") not in study.scores for name in names):
+            continue
+        validation, fresh = (
+            np.concatenate([study.scores[name, states] for name in names])
+            for states in ("validation", "fresh")
+        )
+        rows.append(
+            {
+                "controller": label,
+                "trajectories": f"{study.trajectories[names[0]]:,}",
+                "cost": f"{validation.mean():.2f}",
+                "lowest and highest draw": f"[{validation.min():.2f}, {validation.max():.2f}]",
+                "factor": f"{validation.mean() / PAPER_EXPERT:.3f}",
+                "cost on fresh states": f"{fresh.mean():.2f}",
+            }
+        )
+    return rows
+
+
+def in_words(study: Study) -> str:
+    """What the numbers say about the paper's claims."""
+    soft = [v for (_, tau), v in study.variants.items() if tau == 1]
+    reached = [v for v in soft if v.best[:, -1].mean() / PAPER_EXPERT >= PAPER_FACTORS[v.dim, v.tau]]
+    best = min(soft, key=lambda v: v.best[:, -1].min())
+    seed = int(best.best[:, -1].argmin())
+    again = study.scores[f"{best.name}-seed{seed}", "validation"]
+    strong = study.scores[STRONG, "validation"]
+    sampled = study.trajectories[f"{best.name}-seed{seed}"]
+    return (
+        f"At τ = 1 the mean improvement factor is at least the paper's for {len(reached)} of {len(soft)} "
+        f"latent dimensions. The best controller (latent dimension {best.dim}) has a validation cost of "
+        f"{best.best[seed, -1]:.2f}; that is the lowest of many validations, and with fresh noise it costs "
+        f"{again.mean():.2f} [{again.min():.2f}, {again.max():.2f}], with {sampled:,} sampled trajectories. "
+        f"The strong expert costs {strong.mean():.2f} [{strong.min():.2f}, {strong.max():.2f}] with "
+        f"{study.trajectories[STRONG]:,}."
+    )
+
+
+def _verdict(ours: np.ndarray, paper: float) -> str:
+    _, low, high = interval(ours)
+    side = "above" if ours.mean() >= paper else "below"
+    return f"{side}, within the interval" if low <= paper <= high else f"{side}, beyond the interval"
+
+
+def _with_interval(samples: np.ndarray) -> str:
+    return f"{samples.mean():.3f} {_range(samples)}"
+
+
+def _range(samples: np.ndarray) -> str:
+    _, low, high = interval(samples)
+    return f"[{low:.3f}, {high:.3f}]"
+
+
+def write_tables(study: Study, out: Path) -> list[Path]:
+    """cartpole.csv, cartpole_baselines.csv, and both with a few sentences in cartpole.md."""
+    out.mkdir(parents=True, exist_ok=True)
+    tables = {"cartpole": factors(study), "cartpole_baselines": baselines(study)}
+    paths, parts = [], []
+    for name, rows in tables.items():
+        paths.append(out / f"{name}.csv")
+        with paths[-1].open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        parts.append(_markdown(rows))
+    page = out / "cartpole.md"
+    page.write_text("\n\n".join([*parts, in_words(study)]) + "\n")
+    return [*paths, page]
+
+
+def _markdown(rows: Sequence[dict[str, str]]) -> str:
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,82 @@
+"""Many decoders trained side by side: one batched product in place of many small ones."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dcem import Decoder
+from dcem.control.decoder import ACTIVATIONS
+
+
+class DecoderStack(nn.Module):
+    """S decoders that share all but their weights and latent dimension; `MPC` takes it like one decoder.
+
+    Row s of z goes through decoder s. Where a decoder's latent space is smaller than the largest, it ignores
+    the numbers beyond, and no gradient reaches them.
+
+    >>> stack = DecoderStack([Decoder(d, horizon=20, action_dim=1) for d in (2, 8)])
+    >>> stack(torch.zeros(2, 5, 8)).shape
+    torch.Size([2, 5, 20, 1])
+    >>> stack.decoder(0)(torch.zeros(5, 2)).shape
+    torch.Size([5, 20, 1])
+    """
+
+    used: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, decoders: Sequence[Decoder]) -> None:
+        super().__init__()
+        first = decoders[0]
+        for d in decoders:
+            if d.settings | {"latent_dim": 0} != first.settings | {"latent_dim": 0} or d.state_dim:
+                raise ValueError(
+                    "DecoderStack: decoders must differ in latent_dim alone and not depend on the state, "
+                    f"got {first.settings} and {d.settings}"
+                )
+        self.settings = [d.settings for d in decoders]
+        self.latent_dim = max(d.latent_dim for d in decoders)
+        self.horizon, self.action_dim = first.horizon, first.action_dim
+        self.activation = ACTIVATIONS[first.activation]()
+        self.register_buffer("low", first.low.clone())
+        self.register_buffer("high", first.high.clone())
+        dims = torch.tensor([d.latent_dim for d in decoders])
+        used = torch.arange(self.latent_dim) < dims.unsqueeze(-1)
+        self.register_buffer("used", used.unsqueeze(-1).to(first.low.dtype), persistent=False)
+        layers = [[layer for layer in d.net if isinstance(layer, nn.Linear)] for d in decoders]
+        self.weights = nn.ParameterList(  # (S, in, out) each
+            torch.stack([_padded(layer.weight.detach().mT, max(x.in_features for x in row)) for layer in row])
+            for row in zip(*layers, strict=True)
+        )
+        self.biases = nn.ParameterList(  # (S, 1, out) each
+            torch.stack([layer.bias.detach().unsqueeze(0) for layer in row])
+            for row in zip(*layers, strict=True)
+        )
+
+    def __len__(self) -> int:
+        return len(self.settings)
+
+    def forward(self, z: Tensor, state: Tensor | None = None) -> Tensor:
+        """z (S, ..., d) -> actions (S, ..., H, m)."""
+        first, *others = self.weights
+        y = torch.baddbmm(self.biases[0], z.flatten(1, -2), first * self.used)
+        for weight, bias in zip(others, self.biases[1:], strict=True):
+            y = torch.baddbmm(bias, self.activation(y), weight)
+        u = y.unflatten(-1, (self.horizon, self.action_dim)).unflatten(1, z.shape[1:-1])
+        return self.low + (self.high - self.low) * torch.sigmoid(u)
+
+    def decoder(self, s: int) -> Decoder:
+        """A copy of decoder s, on its own."""
+        decoder = Decoder(**self.settings[s])
+        linears = [layer for layer in decoder.net if isinstance(layer, nn.Linear)]
+        with torch.no_grad():
+            for linear, weight, bias in zip(linears, self.weights, self.biases, strict=True):
+                linear.weight.copy_(weight[s, : linear.in_features].mT)
+                linear.bias.copy_(bias[s, 0])
+        return decoder
+
+
+def _padded(weight: Tensor, rows: int) -> Tensor:
+    """Zeros below a weight (in, out), up to so many rows."""
+    return torch.cat([weight, weight.new_zeros(rows - len(weight), weight.shape[1])])

@@ -1,0 +1,277 @@
+"""The cartpole's latent action space (Section 5.2.1): a decoder trained through DCEM (Algorithm 2).
+
+    dcem train cartpole latent_dim=8 tau=0.1 seed=2
+
+τ = 0 is the paper's min-differentiation: vanilla CEM finds ẑ, and the decoder learns from the cost at ẑ as if
+ẑ were a constant. `dcem_lab.cartpole.grid` trains a whole ablation at once, with the same code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dcem import DCEM, MPC, Decoder, Gaussian, backward, capture
+from dcem.systems.cartpole import Cartpole
+from dcem_lab import pretrained
+from dcem_lab.cartpole.stack import DecoderStack
+from dcem_lab.runs import Run, require
+from dcem_lab.training.members import MemberAdam, Plateau
+
+HORIZON = 20
+VALIDATION_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Everything that the members of an ablation share; the defaults are the paper's.
+
+    updates are made one after the other, each from `states_per_update` random initial states. Every
+    `validate_every` updates the controller is tried on `validation_states` fixed ones, always with the same
+    noise; its learning rate is halved when that has not helped for `patience` times in a row.
+    compile fuses the objective with torch.compile: about a minute to start, then several times faster.
+    """
+
+    updates: int = 100_000
+    states_per_update: int = 1
+    lr: float = 5e-4
+    max_grad_norm: float = 1.0
+    validate_every: int = 100
+    validation_states: int = 100
+    patience: int = 20
+    n_samples: int = 100
+    n_elite: int = 10
+    n_iters: int = 10
+    sigma: float = 0.5
+    hidden: tuple[int, ...] = (256, 256, 256)
+    compile: bool = True
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "states_per_update", "validate_every", "validation_states", "n_iters"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("lr", "max_grad_norm", "sigma"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "positive")
+        require(1 <= self.n_elite <= self.n_samples, "n_elite", self.n_elite, "from 1 to n_samples")
+        require(self.patience >= 0, "patience", self.patience, "at least 0")
+        require(min(self.hidden, default=1) >= 1, "hidden", self.hidden, "positive sizes")
+        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
+
+    @property
+    def torch_device(self) -> torch.device:
+        cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
+        return torch.device("cuda" if cuda else "cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Training):
+    """One decoder. latent_dim: size of the latent space; tau: temperature of DCEM, 0 for vanilla CEM."""
+
+    latent_dim: int = 2
+    tau: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.latent_dim >= 1, "latent_dim", self.latent_dim, "at least 1")
+        require(self.tau >= 0, "tau", self.tau, "at least 0")
+
+
+SMALL: dict[str, object] = {
+    "updates": 6,
+    "validate_every": 3,
+    "validation_states": 4,
+    "n_samples": 20,
+    "n_elite": 4,
+    "n_iters": 3,
+    "hidden": (16, 16),
+    "compile": False,
+}
+PRESETS: dict[str, dict[str, object]] = {
+    "tiny": SMALL,
+    "quick": {"updates": 200, "validate_every": 50, "compile": False},
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the decoders that are trained together."""
+
+    latent_dim: int
+    tau: float
+    seed: int
+
+    @property
+    def variant(self) -> str:
+        return f"d{self.latent_dim}-tau{self.tau:g}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant}-seed{self.seed}"
+
+
+def run(config: Config, run: Run) -> None:
+    train([Member(config.latent_dim, config.tau, config.seed)], config, run)
+
+
+def train(members: Sequence[Member], config: Training, run: Run) -> None:
+    """Train all members, independently of each other; their τ are all zero or all positive."""
+    device = config.torch_device
+    generator = torch.Generator(device).manual_seed(run.config.seed)
+    stack = DecoderStack([new_decoder(member, config) for member in members]).to(device)
+    mpc = controller(stack, [member.tau for member in members], config)
+    parameters = list(stack.parameters())
+    optimizer = MemberAdam(parameters, config.lr, config.max_grad_norm).to(device)
+    plateau = Plateau(len(members), config.patience)
+    best = copy.deepcopy(stack)
+    totals = torch.zeros(2, len(members), device=device)  # cost and gradient norm since the last validation
+    tally: dict[str, Any] = {"summed": 0, "best_cost": torch.full((len(members),), torch.inf)}
+    validate = Validation(mpc, len(members), config)
+
+    @torch.enable_grad()
+    def update() -> None:
+        states = Cartpole.initial_states(
+            len(members), config.states_per_update, generator=generator, device=device
+        )
+        cost = mpc(states, generator=generator).cost.mean(-1)  # (S,): rows are independent of each other
+        gradients = torch.autograd.grad(cost.sum(), parameters)
+        norm = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
+        finite = norm.isfinite()  # one exploded gradient must not end a member
+        optimizer.step([torch.where(finite.view(-1, 1, 1), g, 0.0) for g in gradients])
+        totals.add_(torch.stack([cost.detach(), torch.where(finite, norm, 0.0)]))
+
+    captured = capture(update, changes=[*parameters, *optimizer.buffers(), totals], generator=generator)
+    state: dict[str, Any] = {
+        "decoders": stack,
+        "best": best,
+        "optimizer": optimizer,
+        "plateau": plateau,
+        "generator": generator,
+        "totals": _InPlace(totals),
+        "tally": tally,
+    }
+    for step in run.steps(config.updates, state):
+        captured()
+        tally["summed"] += 1
+        if (step + 1) % config.validate_every == 0 or step + 1 == config.updates:
+            cost = validate()
+            _copy_rows(best, stack, cost < tally["best_cost"])
+            train_cost, grad_norm = (totals / tally["summed"]).cpu()
+            tally.update(summed=0, best_cost=torch.minimum(cost, tally["best_cost"]))
+            totals.zero_()
+            columns = {
+                "validation_cost": cost,
+                "best_cost": tally["best_cost"],
+                "train_cost": train_cost,
+                "grad_norm": grad_norm,
+                "lr": optimizer.lr.cpu(),
+            }
+            _log(run, step + 1, members, columns)
+            optimizer.lr.mul_(plateau(cost).to(device))
+    _save(run.folder / "decoders", members, best=best, last=stack)
+
+
+def new_decoder(member: Member, config: Training) -> Decoder:
+    """A decoder as the paper starts it, the same for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(member.seed)
+        force = Cartpole().max_force
+        return Decoder(member.latent_dim, HORIZON, 1, -force, force, hidden=config.hidden)
+
+
+def controller(decoder: Decoder | DecoderStack, taus: Sequence[float], config: Training) -> MPC:
+    """Embedded control of the cartpole: DCEM, or CEM for τ = 0, over the latent box [-1, 1]^d.
+
+    For a stack of decoders, `taus` has the temperature of each, and states are (S, B, 5).
+    """
+    if 0 < sum(tau > 0 for tau in taus) < len(taus):
+        raise ValueError(f"taus must be all positive or all zero, got {list(taus)}")
+    tau: float | Tensor = taus[0]
+    if len(set(taus)) > 1:
+        tau = torch.tensor(taus, device=config.torch_device).unsqueeze(-1)
+    return MPC(
+        Cartpole(),
+        HORIZON,
+        decoder.low,
+        decoder.high,
+        solver=DCEM(
+            n_samples=config.n_samples,
+            n_elite=config.n_elite,
+            n_iters=config.n_iters,
+            tau=tau,
+            distribution=Gaussian(config.sigma, bounds=(-1.0, 1.0)),
+        ),
+        decoder=decoder,
+        backward=backward.Unroll() if taus[0] > 0 else backward.Detach(),
+        compile=config.compile,
+    )
+
+
+class Validation:
+    """The mean cost (S,) of every member on the same initial states, searched with the same noise."""
+
+    def __init__(self, mpc: MPC, members: int, config: Training) -> None:
+        device, count = config.torch_device, config.validation_states
+        states = validation_states(count).to(device)
+        self.mpc = mpc
+        self.states = states.expand(members, count, Cartpole.state_dim)
+        random = torch.Generator().manual_seed(VALIDATION_SEED)
+        shape = (config.n_iters, 1, count, config.n_samples, mpc.search_dim)
+        self.noise = torch.randn(shape, generator=random).to(device).expand(-1, members, -1, -1, -1)
+
+    @torch.no_grad()
+    def __call__(self) -> Tensor:
+        cost = self.mpc(self.states, noise=self.noise).cost
+        assert cost is not None
+        return cost.mean(-1).cpu()
+
+
+def validation_states(count: int = 100) -> Tensor:
+    """The fixed initial states (count, 5) on which everything about the cartpole is compared."""
+    return Cartpole.initial_states(count, generator=torch.Generator().manual_seed(VALIDATION_SEED))
+
+
+def _save(folder: Path, members: Sequence[Member], **stacks: DecoderStack) -> None:
+    folder.mkdir(exist_ok=True)
+    for kind, stack in stacks.items():
+        for s, member in enumerate(members):
+            decoder = stack.decoder(s)
+            pretrained.save(f"{member.name}-{kind}", decoder.settings, decoder.state_dict(), folder)
+
+
+@torch.no_grad()
+def _copy_rows(target: DecoderStack, source: DecoderStack, rows: Tensor) -> None:
+    for old, new in zip(target.parameters(), source.parameters(), strict=True):
+        old.copy_(torch.where(rows.to(old.device).view(-1, 1, 1), new, old))
+
+
+def _log(run: Run, step: int, members: Sequence[Member], columns: dict[str, Tensor]) -> None:
+    if len(members) == 1:
+        run.log(step, **{name: column[0] for name, column in columns.items()})
+        return
+    figures = {
+        f"{member.name}/{name}": value
+        for name, column in columns.items()
+        for member, value in zip(members, column.tolist(), strict=True)
+    }
+    mean, best = columns["validation_cost"].mean(), columns["best_cost"].min()
+    run.log(step, validation_cost=mean, best_cost=best, **figures)
+
+
+class _InPlace:
+    """A tensor that a captured graph writes to: restored without moving it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"tensor": self.tensor}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.tensor.copy_(state["tensor"])

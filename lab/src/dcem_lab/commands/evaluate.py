@@ -1,0 +1,201 @@
+"""`dcem eval`: episodes of a trained controller, their statistics, and a CSV of every one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError, missing
+from dcem_lab.commands.parser import Parser, not_negative, positive
+from dcem_lab.runs.progress import Progress
+
+if TYPE_CHECKING:
+    from dcem_lab.suite.agents import Episode
+    from dcem_lab.suite.evaluate import Trained
+
+_EXAMPLES = """\
+  dcem eval runs/planet/best/seed0                        100 episodes of the best weights
+  dcem eval cheetah-run --episodes 1                      weights that ship with the package
+  dcem eval cheetah-run --samples 100 --elites 10         plan less, to see it on a small machine
+  dcem eval RUN --table results/dmc/evaluations.csv       also for the report's comparison
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `dcem eval` with these arguments; returns the exit code, raises UsageError."""
+    given = _parser().parse_args(arguments)
+    # Under the name that it has by itself it would take the place of the run's own episodes.
+    if given.table and not given.controller and (_changes(given) or given.snapshot != "best"):
+        raise UsageError(
+            "--table needs a name for a controller whose planner or snapshot is changed: "
+            "--controller full-cem-100, say"
+        )
+    trained = load_trained(given)
+    if given.table is not None:
+        _check_table(given.table)
+    from dcem_lab.suite.evaluate import play, statistics, steps_to_play, write_episodes
+
+    at_once = min(given.at_once or given.episodes, given.episodes)
+    workers = min(at_once, os.cpu_count() or 1) if at_once > 1 else 0
+    path = given.csv or default_path(given.what, "evaluation.csv")
+    start = time.monotonic()
+    episodes = []
+    steps = steps_to_play(trained, given.episodes, at_once)
+    progress = Progress(steps or 0, label=f"{given.episodes} episodes")
+    try:
+        for episode in play(trained, given.episodes, given.seed, at_once, workers, progress.advance):
+            episodes.append(episode)
+            progress.show({"mean return": sum(one.total for one in episodes) / len(episodes)})
+    except KeyboardInterrupt:
+        progress.close()
+        return _stopped(given, path, episodes)
+    progress.close()
+    write_episodes(path, episodes)
+    if given.table is not None:
+        _add_to_table(given, trained, episodes, time.monotonic() - start)
+    for name, value in statistics([episode.total for episode in episodes]).items():
+        print(f"{name:9} {value:.2f}")
+    print(f"\nevery episode: {path} ({time.monotonic() - start:.0f} s)")
+    return DONE
+
+
+def _check_table(table: Path) -> None:
+    """Refuse a file that is something else before the episodes are played, not after."""
+    from dcem_lab.suite.results import read_table
+
+    try:
+        read_table(table)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--table: {error}") from error
+
+
+def _add_to_table(
+    given: argparse.Namespace, trained: Trained, episodes: list[Episode], seconds: float
+) -> None:
+    from dcem_lab.suite.results import add_episodes, controller_of
+    from dcem_lab.suite.source import is_run
+
+    controller = given.controller or controller_of(given.what)
+    run = given.run or "/".join(Path(given.what).parts[-2:])
+    snapshot = given.snapshot if is_run(given.what) else None  # what ships has only one
+    add_episodes(given.table, trained.task, controller, run, trained.planner, snapshot, episodes, seconds)
+
+
+def _stopped(given: argparse.Namespace, path: Path, episodes: list[Episode]) -> int:
+    """Keep the episodes that are done, and say how to play the others."""
+    from dcem_lab.suite.evaluate import write_episodes
+
+    done = len(episodes)
+    kept = ""
+    if done:
+        path = path.with_stem(f"{path.stem}-first-{done}")
+        write_episodes(path, episodes)
+        kept = f", the {done} finished episodes are in {path}"
+        if given.table is not None:
+            kept += f" and not in {given.table}"
+    words = ["dcem", "eval", given.what]
+    others = {**vars(given), "seed": given.seed + done, "episodes": given.episodes - done}
+    for name, value in _parser().changed_options(argparse.Namespace(**others)).items():
+        words += [name] if value is True else [name, str(value)]
+    print(f"stopped{kept}\nplay the others with: {shlex.join(words)}", file=sys.stderr)
+    return INTERRUPTED
+
+
+def load_trained(given: argparse.Namespace) -> Trained:
+    """What `RUN_OR_NAME`, `--device` and the planner's options ask for."""
+    try:
+        import torch
+
+        from dcem_lab.suite.evaluate import load
+        from dcem_lab.suite.online import choose_device
+    except ModuleNotFoundError as error:
+        raise missing(error, "[plot,suite]") from error
+    from dcem_lab.pretrained import PretrainedError
+    from dcem_lab.runs import CheckpointError, RunError
+
+    if given.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device must be cpu here: there is no CUDA device")
+    try:
+        return load(given.what, choose_device(given.device), given.snapshot, **_changes(given))
+    except (ValueError, PretrainedError, CheckpointError, RunError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _changes(given: argparse.Namespace) -> dict[str, Any]:
+    """What the options change about the planner."""
+    names = ("samples", "elites", "iterations", "horizon", "tau", "full_space")
+    return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+
+
+def default_path(run_or_name: str, file: str) -> Path:
+    """In the run folder, or here with the name of what shipped in front."""
+    folder = Path(run_or_name)
+    return folder / file if folder.is_dir() else Path(f"{run_or_name}-{file}")
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """What `dcem eval` and `dcem play` both take."""
+    parser.add_argument("what", metavar="RUN_OR_NAME", help="a run folder, or the name of weights that ship")
+    parser.add_argument(
+        "--seed", type=not_negative, default=3_000_000, metavar="K", help="of the first episode (%(default)s)"
+    )
+    for name, text in (
+        ("--samples", "N, candidates in an iteration of the planner"),
+        ("--elites", "k, how many of them the next iteration starts from"),
+        ("--iterations", "T, iterations of the planner"),
+        ("--horizon", "H, actions that it looks ahead; a decoder has its own"),
+    ):
+        parser.add_argument(name, type=positive, metavar=text[0], help=text)
+    parser.add_argument(
+        "--tau", type=float, metavar="TAU", help="temperature of the planner's soft top-k; 0 for the hard one"
+    )
+    parser.add_argument(
+        "--full-space",
+        action="store_const",
+        const=True,
+        help="plan over action sequences in the model of a latent controller, as the paper's full CEM does",
+    )
+    parser.add_argument(
+        "--snapshot",
+        choices=["best", "last"],
+        default="best",
+        help="weights of a run: those best at an evaluation, or the last (%(default)s)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="where to plan; auto is cuda where there is one (%(default)s)",
+    )
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "eval",
+        "Play episodes with a trained controller, without exploration noise. Mean, median, quartiles and\n"
+        "the interquartile mean with a 95% interval go to stdout, every episode to a CSV. The settings of\n"
+        "the planner are those of the run unless an option changes them.",
+        _EXAMPLES,
+    )
+    add_common_options(parser)
+    parser.add_argument("--episodes", type=positive, default=100, metavar="E", help="how many (%(default)s)")
+    parser.add_argument("--at-once", type=positive, metavar="E", help="episodes played side by side (all)")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="where every episode is written (evaluation.csv of the run)"
+    )
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="a table of several controllers to write them into, too"
+    )
+    parser.add_argument(
+        "--controller",
+        metavar="NAME",
+        help="its name there (full-cem or latent-dcem, with -ppo behind it where fine-tuned)",
+    )
+    parser.add_argument("--run", metavar="NAME", help="the run's name there (the last two folders')")
+    return parser

@@ -1,0 +1,24 @@
+"""How commands end: exit codes, and the error that means wrong usage."""
+
+import os
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, os.EX_TEMPFAIL
+
+EXIT_CODES = """\
+exit codes:
+   0  done
+   1  failed; the error is on stderr
+   2  wrong usage, a bad setting or an unfit run folder; nothing was started
+  75  interrupted (SIGTERM, Ctrl-C, time limit) and saved; the same command goes on
+"""
+
+
+class UsageError(ValueError):
+    """The command line asks for something that is not allowed; the message is one sentence for the user."""
+
+
+def missing(error: ModuleNotFoundError, extras: str = "") -> UsageError:
+    """What to say where a module is not installed, and which extras of the lab have it."""
+    return UsageError(
+        f"the module {error.name!r} is not installed; in a checkout, pip install './lab{extras}' has it"
+    )

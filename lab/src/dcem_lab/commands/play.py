@@ -1,0 +1,89 @@
+"""`dcem play`: a film of a trained controller."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dcem_lab.commands.evaluate import add_common_options, default_path, load_trained
+from dcem_lab.commands.exits import DONE, FAILED, UsageError, missing
+from dcem_lab.commands.parser import Parser
+from dcem_lab.runs.progress import Progress
+
+_EXAMPLES = """\
+  dcem play runs/planet/best/seed0                     an episode of the best weights
+  dcem play cheetah-run --samples 100 --elites 10      plan less, to see it sooner
+  dcem play cartpole                                   embedded DCEM beside CEM (also: cartpole-2, -8, -16)
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `dcem play` with these arguments; returns the exit code, raises UsageError."""
+    given = _parser().parse_args(arguments)
+    if _is_cartpole(given.what):
+        return _play_cartpole(given)
+    # MuJoCo chooses how to draw when it is first imported; without a screen only EGL works.
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    trained = load_trained(given)
+    from dcem_lab.suite.evaluate import steps_to_play
+    from dcem_lab.suite.film import CannotDrawError, film
+
+    path = given.output or default_path(given.what, "play.mp4")
+    progress = Progress(steps_to_play(trained, 1, 1) or 0, label=given.what)
+    try:
+        episode = film(trained, path, given.seed, given.fps or 25, progress.advance)
+    except CannotDrawError as error:
+        print(f"dcem play: {error}", file=sys.stderr)
+        return FAILED
+    finally:
+        progress.close()
+    print(f"return {episode.total:.1f} in {episode.length} actions: {path}")
+    return DONE
+
+
+def _is_cartpole(what: str) -> bool:
+    try:
+        from dcem_lab.cartpole.shipped import is_one
+    except ModuleNotFoundError as error:
+        raise missing(error, "[plot,suite]") from error
+    return is_one(what)
+
+
+def _play_cartpole(given: argparse.Namespace) -> int:
+    unfit = _parser().changed_options(given).keys() - {"--seed", "--output", "--fps"}
+    if given.device == "cpu":  # where it is played anyway
+        unfit -= {"--device"}
+    if unfit:
+        raise UsageError(
+            f"{', '.join(sorted(unfit))} must be left out for {given.what}: "
+            "a cartpole controller is played as it was trained, on the processor"
+        )
+    from dcem_lab.cartpole.film import film
+    from dcem_lab.pretrained import PretrainedError
+
+    path = given.output or default_path(given.what, "play.mp4")
+    try:
+        path, sides = film(given.what, path, given.seed, fps=given.fps or 10)
+    except PretrainedError as error:
+        raise UsageError(str(error)) from error
+    for side in sides:
+        print(f"{side.title.replace(chr(10), ', ')}: cost {side.costs[-1].mean():.2f} on average")
+    print(path)
+    return DONE
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "play",
+        "Film an episode of a trained controller.",
+        _EXAMPLES,
+    )
+    add_common_options(parser)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the film (play.mp4 of the run)")
+    parser.add_argument(
+        "--fps", type=float, metavar="F", help="frames a second, one an action (25; cartpole: 10, half speed)"
+    )
+    return parser

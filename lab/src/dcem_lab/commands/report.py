@@ -1,0 +1,67 @@
+"""`dcem report`: every figure and table beside the paper's, as one HTML page."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from dcem_lab.commands.exits import DONE, UsageError
+from dcem_lab.commands.parser import Parser
+
+_EXAMPLES = """\
+  dcem report                             out/report.html, from the results in this checkout
+  dcem report --quick out/quick           with a section on a quick run
+  dcem report --results out/study/results --out out/study/report.html
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `dcem report` with these arguments; returns the exit code, raises UsageError."""
+    given = _parser().parse_args(arguments)
+    for name in ("results", "quick"):
+        folder = getattr(given, name)
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"--{name} must be a folder, but there is no {folder}")
+    path = write(given.out, given.results, given.checkout, given.quick)
+    print(f"the report: {path} ({path.stat().st_size / 1e6:.1f} MB)\nopen {path.resolve().as_uri()}")
+    return DONE
+
+
+def write(
+    out: Path,
+    results: Path = Path("lab", "results"),
+    checkout: Path = Path(),
+    quick: Path | None = None,
+) -> Path:
+    """Write the page and return where it is."""
+    try:
+        from dcem_lab import study
+        from dcem_lab.report.sources import Sources
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the module {error.name!r} is not installed; pip install './lab[plot]' in a checkout has it"
+        ) from error
+    return study.write_page(out, Sources(results, checkout, quick))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "report",
+        "Build one HTML page with every figure and table beside the paper's.\n"
+        "What has not been run yet is said on the page, with the command that runs it.",
+        _EXAMPLES,
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("lab/results"), metavar="DIR", help="of the study (%(default)s)"
+    )
+    parser.add_argument(
+        "--quick", type=Path, metavar="DIR", help="the folder of a quick run, to be shown too"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/report.html"), metavar="FILE", help="the page (%(default)s)"
+    )
+    parser.add_argument(
+        "--checkout", type=Path, default=Path(), metavar="DIR", help="with benchmarks and docs (%(default)s)"
+    )
+    return parser

@@ -1,0 +1,156 @@
+"""`dcem reproduce`: train what the machine can, evaluate what ships, and write the report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dcem_lab.commands import evaluate, play, report, train
+from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError
+from dcem_lab.commands.parser import Parser
+
+_EXAMPLES = """\
+  dcem reproduce --quick          small versions of the experiments, in minutes on two cores
+  dcem reproduce                  the paper's budgets; stop and start it as you like, it goes on
+"""
+
+
+class Training(NamedTuple):
+    """A `dcem train` command: the experiment, the name of its run folder, and its settings."""
+
+    experiment: str
+    name: str
+    settings: tuple[str, ...]
+
+
+QUICK = (
+    Training("regression", "regression/dcem", ("preset=quick",)),
+    Training("regression", "regression/gd", ("preset=quick", "method=gd")),
+    Training("cartpole", "cartpole", ("preset=quick",)),
+)
+STUDY = (
+    *(
+        Training("regression", f"regression/{variant}", (f"preset={variant}",))
+        for variant in ("dcem", "gd", "gd-starts", "gd-steps", "dcem-T3", "dcem-T5", "dcem-tau0.1")
+    ),
+    Training("cartpole-grid", "cartpole/soft", ("states_per_update=8", "updates=12500")),
+    Training("cartpole-grid", "cartpole/hard", ("states_per_update=8", "updates=12500", "taus=[0]")),
+    Training("cartpole-baselines", "cartpole/baselines", ()),
+)
+# Shipped controllers of the control suite, and a planner that a small machine can wait for.
+SUITE = ("cheetah-run", "walker-walk")
+SMALL_PLANNER = ("--episodes", "1", "--samples", "100", "--elites", "10", "--iterations", "4")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `dcem reproduce` with these arguments; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    out: Path = given.out or Path("out/quick" if given.quick else "out/study")
+    trainings = QUICK if given.quick else STUDY
+    for i, training in enumerate(trainings, start=1):
+        folder = out / "runs" / training.name
+        print(f"[{i}/{len(trainings)}] {training.experiment} {' '.join(training.settings)}", flush=True)
+        code = train.main([training.experiment, *training.settings, f"run_dir={folder}", "tensorboard=false"])
+        if code == INTERRUPTED:
+            print(f"go on with: dcem reproduce{' --quick' * given.quick} --out {out}", file=sys.stderr)
+        if code != DONE:
+            return code
+        _export(training.experiment)(folder, out / "results")
+    code = _finish_quick(out) if given.quick else _finish_study(out)
+    if code != DONE:
+        return code
+    figures = [path for path in _figures(out / "results", out / "figures") if path.suffix == ".png"]
+    print(f"{len(figures)} figures, also as SVG, and tables:\n  {out / 'figures'}")
+    page = _write_page(out, given.quick)
+    print(f"the report, with everything beside the paper's:\n  {page}\n  open {page.resolve().as_uri()}")
+    return DONE
+
+
+def _finish_quick(out: Path) -> int:
+    """Evaluate and film what ships."""
+    from dcem_lab.cartpole.study import score_shipped
+
+    scores = out / "results" / "cartpole" / "shipped.csv"
+    if not scores.exists():
+        print("the shipped cartpole controllers, beside the experts", flush=True)
+        score_shipped(scores)
+    _evaluate_suite(out / "results" / "dmc")
+    film = out / "cartpole.mp4"
+    return DONE if film.exists() else play.main(["cartpole", "--output", str(film)])
+
+
+def _finish_study(out: Path) -> int:
+    """Measure and draw what the trainings left, where it has not been done."""
+    from dcem_lab.cartpole.study import complete
+
+    print("cartpole: scores with fresh noise, surfaces, closed loop, film", flush=True)
+    complete([out / "runs" / training.name for training in STUDY if training.experiment == "cartpole-grid"],
+             out / "results")  # fmt: skip
+    return DONE
+
+
+def _evaluate_suite(folder: Path) -> None:
+    """An episode of each controller of the control suite that ships."""
+    from dcem_lab import pretrained
+
+    for name in SUITE:
+        path = folder / f"{name}.csv"
+        if name not in pretrained.available() or path.exists():
+            continue
+        print(f"an episode of {name}, with a small planner", flush=True)
+        try:
+            evaluate.main([name, *SMALL_PLANNER, "--csv", str(path)])
+        except UsageError as error:  # the simulator is not installed
+            print(f"left out: {error}")
+
+
+def _figures(results: Path, out: Path) -> list[Path]:
+    from dcem_lab.cartpole import figures as cartpole
+    from dcem_lab.regression import numbers as regression
+
+    paths = regression.report(results, out)
+    if (results / "cartpole" / "reevaluation.csv").exists():
+        paths += cartpole.report(results, out)
+    return paths
+
+
+def _write_page(out: Path, quick: bool) -> Path:
+    """Of a quick run: the committed study, where it is at hand, and the run itself."""
+    page = out / "report.html"
+    return report.write(page, quick=out) if quick else report.write(page, out / "results")
+
+
+def _export(experiment: str) -> Callable[[Path, Path], object]:
+    """What puts a finished run under results/."""
+    if experiment == "regression":
+        from dcem_lab.regression.experiment import export
+
+        return export
+    if experiment == "cartpole-grid":
+        from dcem_lab.cartpole.grid import export as export_grid
+
+        return lambda folder, results: export_grid(folder, results / "cartpole")
+    if experiment == "cartpole-baselines":
+        from dcem_lab.cartpole.baselines import export as export_baselines
+
+        return lambda folder, results: export_baselines(folder, results / "cartpole")
+    from dcem_lab.runs.export import export_csv
+
+    return export_csv
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "reproduce",
+        "Train the experiments one after the other, resuming what is done, evaluate what ships,\n"
+        "and write the report: one HTML page with every figure and table beside the paper's.",
+        _EXAMPLES,
+    )
+    parser.add_argument("--quick", action="store_true", help="small versions of the experiments")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where everything goes (out/quick or out/study)"
+    )
+    return parser

@@ -1,0 +1,169 @@
+"""`dcem sweep-status`: a table of the runs below a folder, how far they are and the best they have logged."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dcem_lab.commands.exits import DONE, UsageError
+from dcem_lab.commands.parser import Parser
+from dcem_lab.runs import RunError, read_record, read_records
+from dcem_lab.runs.files import write_bytes
+from dcem_lab.runs.folder import LOG
+from dcem_lab.runs.record import RECORD
+
+PLANNED = Path(".sweep", "runs.json")
+
+_EXAMPLES = """\
+  dcem sweep-status runs/cartpole                    every run of the experiment
+  dcem sweep-status runs/planet --figure eval/mean   with the figure that matters
+  watch -n 30 dcem sweep-status runs/planet          again and again
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `dcem sweep-status` with these arguments; returns the exit code, raises UsageError."""
+    given = _parser().parse_args(arguments)
+    if not given.folder.is_dir():
+        raise UsageError(f"DIR must be a folder with runs, got {given.folder}")
+    rows = [status(given.folder, name, given.figure) for name in runs_below(given.folder)]
+    if not rows:
+        raise UsageError(f"there is no run below {given.folder}")
+    print(table(rows))
+    return DONE
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """What is known about one run. The figures are the newest, the lowest and the highest logged."""
+
+    run: str
+    status: str
+    step: int = 0
+    steps: int | None = None
+    seconds_left: float | None = None
+    seconds_ago: float | None = None
+    figure: str = ""
+    values: tuple[float, float, float] | None = None
+    error: str = ""
+
+
+def note_planned(root: Path, folders: Iterable[Path]) -> None:
+    """Remember which runs a sweep is going to have, beside those of sweeps before it."""
+    names = {str(folder.relative_to(root)) for folder in folders}
+    path = root / PLANNED
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, json.dumps(sorted(names | set(_planned(root))), indent=1).encode() + b"\n")
+
+
+def runs_below(root: Path) -> list[str]:
+    """Folders with a record, and those that a sweep has planned; relative to `root`."""
+    begun = {str(path.parent.relative_to(root)) for path in root.glob(f"**/{RECORD}")}
+    return sorted(begun | set(_planned(root)))
+
+
+def status(root: Path, run: str, figure: str | None = None) -> Status:
+    """What the files of a run say, without disturbing it.
+
+    Unless named, the figure is the first of the newest record that is not a count.
+    """
+    folder = root / run
+    if not (folder / RECORD).exists():
+        return Status(run, "not started")
+    try:
+        record, log = read_record(folder), read_records(folder / LOG)
+    except (RunError, OSError, ValueError) as error:
+        return Status(run, "unreadable", error=str(error))
+    running = record.get("status") == "running"
+    step, steps = record.get("step") or 0, record.get("steps")
+    if running and log:  # the record is as old as the last checkpoint
+        step = max(step, int(log[-1]["step"]))
+    left = _seconds(record, log) * (steps - step) / step if running and step and steps else None
+    touched = max(path.stat().st_mtime for path in (folder / RECORD, folder / LOG) if path.exists())
+    name = figure or _first_figure(log)
+    return Status(
+        run=run,
+        status=str(record.get("status")),
+        step=step,
+        steps=steps,
+        seconds_left=left,
+        seconds_ago=max(0.0, time.time() - touched) if running else None,
+        figure=name,
+        values=_newest_and_extremes(log, name),
+        error=record.get("error") or "",
+    )
+
+
+def table(rows: Sequence[Status]) -> str:
+    """All of it as text: a line a run, what failed and why, and the count of each status."""
+    heads = ["run", "status", "progress", "left", "seen", "figure", "newest", "lowest", "highest"]
+    lines = [heads, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
+    errors = [f"{row.run}: {row.error}" for row in rows if row.error]
+    counts = ", ".join(f"{count} {name}" for name, count in Counter(row.status for row in rows).items())
+    parts = ["\n".join(map(str.rstrip, text)), "\n".join(errors), f"{len(rows)} runs: {counts}"]
+    return "\n\n".join(filter(None, parts))
+
+
+def _cells(row: Status) -> list[str]:
+    progress = f"{row.step}/{row.steps} {row.step / row.steps:4.0%}" if row.steps else ""
+    seen = "" if row.seconds_ago is None else f"{_duration(row.seconds_ago)} ago"
+    left = "" if row.seconds_left is None else _duration(row.seconds_left)
+    figures = [f"{value:.4g}" for value in row.values] if row.values else ["", "", ""]
+    return [row.run, row.status, progress, left, seen, row.figure, *figures]
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(7), _duration(600), _duration(9000)
+    ('7 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _seconds(record: dict[str, Any], log: list[dict[str, float]]) -> float:
+    return max(record.get("wall_seconds", 0.0), log[-1]["seconds"] if log else 0.0)
+
+
+def _first_figure(log: list[dict[str, float]]) -> str:
+    newest = log[-1] if log else {}
+    names = [name for name in newest if name not in ("step", "seconds")]
+    return next((name for name in names if isinstance(newest[name], float)), names[0] if names else "")
+
+
+def _newest_and_extremes(log: list[dict[str, float]], name: str) -> tuple[float, float, float] | None:
+    values = [row[name] for row in log if name in row]
+    finite = [value for value in values if math.isfinite(value)]
+    if not values:
+        return None
+    return values[-1], min(finite, default=math.nan), max(finite, default=math.nan)
+
+
+def _planned(root: Path) -> list[str]:
+    try:
+        names: Any = json.loads((root / PLANNED).read_bytes())
+    except (OSError, ValueError):
+        return []
+    inside = root.resolve()
+    return [name for name in map(str, names) if (inside / name).resolve().is_relative_to(inside)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "sweep-status",
+        "Show how the runs below a folder are doing: running, finished, failed or not started.",
+        _EXAMPLES,
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="runs/EXPERIMENT, or the run_dir of a sweep")
+    parser.add_argument("--figure", metavar="NAME", help="the logged figure to show (the first)")
+    return parser

@@ -1,0 +1,54 @@
+"""The experiments that `dcem train` knows, one line each.
+
+An experiment is a module with three names:
+
+- `Config`: a frozen dataclass with a default for every field, `seed: int` among them, whose `__post_init__`
+  checks ranges and combinations (`dcem_lab.runs.require` words the errors);
+- `PRESETS`: named changes to the defaults, for example `{"tiny": {"updates": 20}}`;
+- `run(config, run)`: does the work, with `run: dcem_lab.runs.Run` for the loop, the log and the checkpoints;
+
+and, where a config must be held against more than itself (does the task exist?), a fourth: `check(config)`,
+which raises ValueError before anything is started.
+
+`tests/toy/experiment.py` is a small complete one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any, Protocol, cast
+
+from dcem_lab.runs import Run
+
+EXPERIMENTS: dict[str, str] = {
+    "regression": "dcem_lab.regression.experiment",
+    "cartpole": "dcem_lab.cartpole.train",
+    "cartpole-grid": "dcem_lab.cartpole.grid",
+    "cartpole-baselines": "dcem_lab.cartpole.baselines",
+    "planet": "dcem_lab.suite.planet",
+    "embed": "dcem_lab.suite.embed",
+    "ppo": "dcem_lab.suite.ppo",
+}
+
+
+class Experiment(Protocol):
+    """What the module of an experiment has to offer."""
+
+    Config: type[Any]
+    PRESETS: dict[str, dict[str, object]]
+
+    def run(self, config: Any, run: Run) -> None: ...
+
+
+def load(name: str) -> Experiment:
+    """The module of an experiment, by its name here or, for one of your own, by its dotted module path."""
+    if name not in EXPERIMENTS and "." not in name:
+        near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"there is no experiment {name!r}; {hint}known: {', '.join(EXPERIMENTS)}")
+    module = importlib.import_module(EXPERIMENTS.get(name, name))
+    for needed in ("Config", "PRESETS", "run"):
+        if not hasattr(module, needed):
+            raise ValueError(f"{module.__name__} must define {needed} to be an experiment")
+    return cast(Experiment, module)

@@ -1,0 +1,1 @@
+"""Energy-based regression (Section 5.1 of the paper)."""

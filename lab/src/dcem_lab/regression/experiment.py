@@ -1,0 +1,320 @@
+"""Energy-based regression onto x sin x (Section 5.1): what the inner optimiser does to the energy surface.
+
+An energy network E(y | x) is trained so that ŷ = argmin_y E(y | x) fits the data, the argmin being found by
+DCEM or by unrolled gradient descent. Afterwards the surface is looked at, and solved with more and with fewer
+iterations than it was trained with.
+
+All seeds of a run train side by side, as members of one stacked network. Each has its own first weights, data
+order, sampling noise, gradient norm, Adam moments and learning-rate schedule, and no operation mixes members:
+what comes out has the law of separate runs, at the cost of little more than one.
+"""
+
+import enum
+import json
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Generator, Tensor
+
+from dcem import DCEM, Argmin, Gaussian, GradientDescent, Solver, capture
+from dcem_lab.regression.energy import EnergyNetwork
+from dcem_lab.runs import Run, RunError, read_record, read_records, require
+from dcem_lab.runs.files import write_csv
+from dcem_lab.runs.state import Restorable
+from dcem_lab.training.members import MemberAdam, Plateau
+
+
+class Method(enum.Enum):
+    dcem = "dcem"
+    gd = "gd"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the regression; the defaults are the paper's.
+
+    method: what solves for ŷ in training: dcem, or gd, unrolled gradient descent.
+    seeds: how many seeds train side by side: seed, seed + 1, ...
+    n_iters, n_iters_spread: inner iterations; with a spread, every update takes a random number of them, from
+        n_iters - spread to n_iters + spread.
+    n_samples, n_elite, tau, sigma: of DCEM; sigma also spreads the further starting points of gd.
+    step_size, starts: of gd; with several starting points, the one of lowest energy is the answer.
+    updates, updates_per_point, batch: every `updates_per_point` updates, each seed draws `batch` new points.
+    patience: measurements (every `eval_every` updates) without progress before the learning rate is halved.
+    eval_iters, eval_draws: after training, the iterations to go up to and the solves to average over.
+    """
+
+    seed: int = 0
+    seeds: int = 3
+    method: Method = Method.dcem
+    n_iters: int = 10
+    n_iters_spread: int = 0
+    n_samples: int = 100
+    n_elite: int = 10
+    tau: float = 1.0
+    sigma: float = 7.0
+    step_size: float = 0.1
+    starts: int = 1
+    hidden: tuple[int, ...] = (128, 128, 128)
+    points: int = 100
+    updates: int = 100_000
+    updates_per_point: int = 3
+    batch: int = 1
+    lr: float = 1e-3
+    clip: float = 1.0
+    patience: int = 20
+    eval_every: int = 200
+    eval_iters: int = 30
+    eval_draws: int = 10
+
+    def __post_init__(self) -> None:
+        positive = ("seeds", "n_iters", "n_samples", "starts", "updates", "updates_per_point", "batch")
+        for name in (*positive, "patience", "eval_every", "eval_draws"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("sigma", "step_size", "lr", "clip"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "positive")
+        require(self.points >= 2, "points", self.points, "at least 2")
+        require(self.tau >= 0, "tau", self.tau, "at least 0")
+        require(0 < self.n_elite <= self.n_samples, "n_elite", self.n_elite, "from 1 to n_samples")
+        require(len(self.hidden) > 0 and min(self.hidden) > 0, "hidden", self.hidden, "positive sizes")
+        require(
+            0 <= self.n_iters_spread < self.n_iters, "n_iters_spread", self.n_iters_spread, "below n_iters"
+        )
+        require(self.eval_iters >= self.n_iters, "eval_iters", self.eval_iters, "at least n_iters")
+
+
+# The variants of the study, then small versions of it.
+PRESETS: dict[str, dict[str, object]] = {
+    "dcem": {},
+    "gd": {"method": Method.gd},
+    "gd-starts": {"method": Method.gd, "starts": 10},
+    "gd-steps": {"method": Method.gd, "n_iters_spread": 5},
+    "dcem-T3": {"n_iters": 3},
+    "dcem-T5": {"n_iters": 5},
+    "dcem-tau0.1": {"tau": 0.1},
+    "quick": {
+        "seeds": 1, "updates": 1000, "updates_per_point": 1, "batch": 8, "hidden": (64, 64, 64), "lr": 3e-3,
+        "n_samples": 30, "n_elite": 3, "eval_every": 100, "eval_draws": 1,
+    },
+    "tiny": {
+        "seeds": 2, "updates": 12, "hidden": (8, 8), "points": 6, "n_samples": 8, "n_elite": 3, "n_iters": 3,
+        "eval_every": 4, "eval_iters": 5, "eval_draws": 2,
+    },
+}  # fmt: skip
+
+
+def run(config: Config, run: Run) -> None:
+    """Train all seeds, then write one CSV a seed and figure into the run folder (see `export`)."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    generator = torch.Generator(device).manual_seed(config.seed)
+    x, y = (data.to(device).expand(config.seeds, -1, -1) for data in dataset(config.points))
+    energy = EnergyNetwork(1, 1, config.hidden, members=config.seeds).to(device)
+    model = Argmin(energy, solver_for(config), n=1)
+    optimizer = MemberAdam(list(energy.parameters()), config.lr, config.clip).to(device)
+    plateau = Plateau(config.seeds, config.patience).to(device)
+    update = Update(config, model, optimizer, generator)
+    measure = capture(lambda x: model(x, generator=generator), generator=generator)
+    batch = {"index": torch.zeros(config.seeds, config.batch, 1, dtype=torch.long)}
+    state: dict[str, Restorable] = {
+        "energy": energy,
+        "optimizer": optimizer,
+        "plateau": plateau,
+        "noise": generator,
+        "batch": batch,
+    }
+
+    def mse() -> Tensor:
+        with torch.no_grad():
+            return (measure(x) - y).square().mean((-2, -1))
+
+    def log(step: int, mse: Tensor) -> None:
+        by_seed = {f"mse_{i}": value for i, value in enumerate(mse.tolist())}
+        rates = {f"lr_{i}": value for i, value in enumerate(optimizer.lr.tolist())}
+        run.log(step, mse=mse.mean(), **by_seed, **rates)
+
+    for step in run.steps(config.updates, state):
+        if step % config.eval_every == 0:
+            error = mse()
+            optimizer.lr.mul_(plateau(error))
+            log(step, error)
+        if step % config.updates_per_point == 0:
+            shape = (config.seeds, config.batch, 1)
+            batch["index"] = torch.randint(config.points, shape, generator=generator, device=device)
+        index = batch["index"].to(device)
+        update(x.gather(1, index), y.gather(1, index))
+    log(config.updates, mse())
+    write_evaluation(config, model, energy, x, y, generator, run.folder)
+
+
+def dataset(points: int) -> tuple[Tensor, Tensor]:
+    """x and x sin x at equally spaced points of [0, 2π], each (points, 1)."""
+    x = torch.linspace(0, 2 * math.pi, points).unsqueeze(-1)
+    return x, x * x.sin()
+
+
+def solver_for(config: Config) -> Solver:
+    if config.method is Method.gd:
+        return GradientDescent(
+            n_iters=config.n_iters,
+            learning_rate=config.step_size,
+            n_samples=config.starts,
+            sigma=config.sigma,
+        )
+    return DCEM(
+        n_samples=config.n_samples,
+        n_elite=config.n_elite,
+        n_iters=config.n_iters,
+        tau=config.tau,
+        distribution=Gaussian(sigma=config.sigma),
+    )
+
+
+class Update:
+    """One update of every member on its own points x (S, B, 1) and y (S, B, 1); on CUDA, one graph."""
+
+    def __init__(self, config: Config, model: Argmin, optimizer: MemberAdam, generator: Generator) -> None:
+        self.config, self.model, self.optimizer, self.generator = config, model, optimizer, generator
+        changes = [*model.parameters(), *optimizer.buffers()]
+        self._captured = capture(self.update, changes=changes, generator=generator)
+
+    def __call__(self, x: Tensor, y: Tensor) -> None:
+        self._captured(x, y)
+
+    @torch.enable_grad()
+    def update(self, x: Tensor, y: Tensor) -> Tensor:
+        """Returns the loss of every member, (S,)."""
+        parameters = self.optimizer.parameters_of_members
+        loss = (self.predict(x) - y).square().mean((-2, -1))
+        # The sum keeps members apart: each loss depends on the parameters of its own member alone.
+        self.optimizer.step(torch.autograd.grad(loss.sum(), parameters, materialize_grads=True))
+        return loss.detach()
+
+    def predict(self, x: Tensor) -> Tensor:
+        n_iters, spread = self.config.n_iters, self.config.n_iters_spread
+        if spread == 0:
+            return self.model(x, generator=self.generator)
+        # Going the longest way and taking an iterate on it keeps shapes fixed, and lets each member choose.
+        solution = self.model.solve(
+            x, n_iters=n_iters + spread, trace=True, cost=False, generator=self.generator
+        )
+        path = torch.stack([record.mean for record in solution.trace or ()])
+        shape = (1, x.shape[0], 1, 1)
+        last = torch.randint(
+            n_iters - spread, n_iters + spread + 1, shape, generator=self.generator, device=x.device
+        )
+        return path.gather(0, (last - 1).expand(1, *path.shape[1:])).squeeze(0)
+
+
+# After training
+
+
+@torch.no_grad()
+def write_evaluation(
+    config: Config,
+    model: Argmin,
+    energy: EnergyNetwork,
+    x: Tensor,
+    y: Tensor,
+    generator: Generator,
+    folder: Path,
+) -> None:
+    """The figures of every seed, as CSVs in `folder`: seed<k>_iterations, _predictions, _energy, _minima."""
+    draws = [iterates(model, x, config.eval_iters, generator) for _ in range(config.eval_draws)]
+    errors = torch.stack([(draw - y.mT).square().mean(-1) for draw in draws]).mean(0)  # (S, T)
+    predictions = draws[0]
+    precise = deepcopy(energy).double()  # so that rounding makes no minima
+    nearest = nearest_minimum(precise, x.double(), predictions[:, config.n_iters - 1].double())
+    grid_x, grid_y, surface = energy_surface(precise, config.seeds, x.device)
+    counts = [str(t + 1) for t in range(config.eval_iters)]
+    for i in range(config.seeds):
+        name = f"seed{config.seed + i}"
+        data = (x[i, :, 0], y[i, :, 0])
+        solved = (*data, predictions[i, config.n_iters - 1], nearest[i])
+        tables = {
+            "iterations": (["iterations", "mse"], zip(map(int, counts), errors[i].tolist(), strict=True)),
+            "predictions": (["x", "y", *counts], torch.stack([*data, *predictions[i]], -1).tolist()),
+            "energy": (["y", *map(_short, grid_x)], torch.stack([grid_y, *surface[i]], -1).tolist()),
+            "minima": (["x", "y", "prediction", "minimum"], torch.stack(solved, -1).tolist()),
+        }  # fmt: skip
+        for table, (columns, rows) in tables.items():
+            write_csv(folder / f"{name}_{table}.csv", columns, (map(_short, row) for row in rows))
+
+
+def iterates(model: Argmin, x: Tensor, n_iters: int, generator: Generator) -> Tensor:
+    """What is predicted for x (S, P, 1) after 1, ..., n_iters iterations, (S, n_iters, P)."""
+    trace = model.solve(x, n_iters=n_iters, trace=True, cost=False, generator=generator).trace or ()
+    return torch.stack([record.mean.squeeze(-1) for record in trace], dim=1)
+
+
+def nearest_minimum(
+    energy: EnergyNetwork, x: Tensor, prediction: Tensor, reach: float = 15.0, spacing: float = 0.02
+) -> Tensor:
+    """The local minimum of E(·|x) that is nearest to the prediction (S, P), or NaN where there is none.
+
+    Found among the points of a grid on [-reach, reach] that lie below both neighbours, then refined.
+    """
+    grid = torch.arange(-reach, reach + spacing, spacing, dtype=x.dtype, device=x.device)
+    found = []
+    for part, near in zip(x.split(10, dim=1), prediction.split(10, dim=1), strict=True):
+        values = energy(part.unsqueeze(-2), grid.expand(*near.shape, -1).unsqueeze(-1))
+        low = (values[..., 1:-1] < values[..., :-2]) & (values[..., 1:-1] <= values[..., 2:])
+        distance = torch.where(low, (grid[1:-1] - near.unsqueeze(-1)).abs(), math.inf)
+        gap, index = distance.min(-1)
+        found.append(torch.where(gap.isfinite(), grid[1:-1][index], math.nan))
+    centre = torch.cat(found, dim=1)
+    return golden_section(lambda y: energy(x.unsqueeze(-2), y[..., None, None]).squeeze(-1), centre, spacing)
+
+
+def golden_section(
+    f: Callable[[Tensor], Tensor], centre: Tensor, reach: float, iterations: int = 30
+) -> Tensor:
+    """The minimum of f, elementwise, between centre - reach and centre + reach."""
+    ratio = (math.sqrt(5) - 1) / 2
+    low, high = centre - reach, centre + reach
+    for _ in range(iterations):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        down_left = f(left) < f(right)
+        low, high = torch.where(down_left, low, left), torch.where(down_left, right, high)
+    return (low + high) / 2
+
+
+def energy_surface(
+    energy: EnergyNetwork, members: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x (X,), y (Y,) and E(y|x) (S, X, Y) on a grid around the target."""
+    x = torch.linspace(0, 2 * math.pi, 81, dtype=torch.double, device=device)
+    y = torch.linspace(-7, 4, 111, dtype=torch.double, device=device)
+    shape = (members, len(x), len(y))
+    return x, y, energy(x[:, None, None].expand(members, -1, 1, 1), y[:, None].expand(*shape, 1))
+
+
+def export(run_folder: Path | str, results: Path | str = "lab/results") -> Path:
+    """Put a finished run under results/regression/<variant>/ and return that folder.
+
+    seed<k>.csv is the training curve, seed<k>_*.csv the evaluation; run.json has the record of each seed.
+    """
+    source, record = Path(run_folder), read_record(run_folder)
+    if record["status"] != "finished":
+        raise RunError(f"{run_folder} is {record['status']}; only a finished run can be exported")
+    folder = Path(results) / record["experiment"] / record["variant"]
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = read_records(source / "log.jsonl")
+    records = folder / "run.json"
+    merged = json.loads(records.read_bytes()) if records.exists() else {}
+    for i in range(record["config"]["seeds"]):
+        name = f"seed{record['seed'] + i}"
+        curve = [map(_short, (row["step"], row["seconds"], row[f"mse_{i}"], row[f"lr_{i}"])) for row in rows]
+        write_csv(folder / f"{name}.csv", ["step", "seconds", "mse", "lr"], curve)
+        for table in source.glob(f"{name}_*.csv"):
+            (folder / table.name).write_bytes(table.read_bytes())
+        merged[name] = record
+    records.write_text(json.dumps(dict(sorted(merged.items())), indent=1) + "\n")
+    return folder
+
+
+def _short(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"

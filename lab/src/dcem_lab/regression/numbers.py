@@ -1,0 +1,328 @@
+"""The regression study's figures and table, from results/regression alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcem_lab.paper import REGRESSION_MSE
+from dcem_lab.report.style import COLORS, WIDTH, log_interval, save, style
+
+# How each variant is called and coloured.
+LOOKS = {
+    "dcem": ("DCEM", COLORS[0]),
+    "gd": ("unrolled GD", COLORS[1]),
+    "gd-starts": ("GD, 10 starts", COLORS[2]),
+    "gd-steps": ("GD, 5–15 random steps", COLORS[3]),
+    "dcem-T3": ("DCEM, T = 3", COLORS[4]),
+    "dcem-T5": ("DCEM, T = 5", COLORS[5]),
+    "dcem-tau0.1": ("DCEM, τ = 0.1", COLORS[6]),
+    "dcem-every-100": ("DCEM, measured every 100", COLORS[7]),
+    "quick": ("DCEM, quick", COLORS[0]),
+    "quick,method=gd": ("unrolled GD, quick", COLORS[1]),
+}
+PAPER = ("dcem", "gd")  # the two that the paper shows
+PAPER_MSE = {name: f"≈ {mse:.0e}".replace("e-0", "e-") for name, mse in REGRESSION_MSE.items()}
+NEAR = 0.05  # a prediction this close to a local minimum is at it
+_Y_RANGE = (-7.0, 4.0)
+_ERROR_RANGE = (1e-5, 1e3)  # DCEM runs away on an untrained energy, which has no minimum: far above this
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What the results say about one variant; the first axis of every array is the seed."""
+
+    name: str
+    config: dict[str, Any]
+    steps: np.ndarray  # (C,), updates at which the training error was measured
+    curve: np.ndarray  # (S, C), training error
+    errors: np.ndarray  # (S, I), error after 1, ..., I iterations at test time
+    x: np.ndarray  # (P,)
+    target: np.ndarray  # (P,)
+    predictions: np.ndarray  # (S, I, P)
+    gaps: np.ndarray  # (S, P), from the prediction to the nearest local minimum; NaN where there is none
+    surface_x: np.ndarray  # (X,)
+    surface_y: np.ndarray  # (Y,)
+    surface: np.ndarray  # (S, Y, X)
+
+    @property
+    def label(self) -> str:
+        return LOOKS.get(self.name, (self.name, ""))[0]
+
+    @property
+    def color(self) -> str:
+        return LOOKS.get(self.name, ("", COLORS[-1]))[1]
+
+    def error_at(self, iterations: int) -> np.ndarray:
+        """(S,)"""
+        return self.errors[:, iterations - 1]
+
+    @property
+    def growth(self) -> np.ndarray:
+        """How many times the error in training the error after the most iterations is, (S,)."""
+        return self.errors[:, -1] / self.error_at(self.config["n_iters"])
+
+    @property
+    def at_minimum(self) -> np.ndarray:
+        """The share of x whose prediction is at a local minimum, (S,)."""
+        return (self.gaps <= NEAR).mean(-1)
+
+
+def read_variant(folder: Path) -> Variant:
+    """The CSVs of results/regression/<variant>."""
+    records = json.loads((folder / "run.json").read_text())
+    seeds = sorted(records, key=lambda seed: int(seed.removeprefix("seed")))
+
+    def tables(suffix: str) -> tuple[list[str], np.ndarray]:
+        read = [_read_csv(folder / f"{seed}{suffix}.csv") for seed in seeds]
+        return read[0][0], np.stack([values for _, values in read])
+
+    curve, minima, predictions = tables("")[1], tables("_minima")[1], tables("_predictions")[1]
+    columns, surface = tables("_energy")
+    return Variant(
+        name=folder.name,
+        config=records[seeds[0]]["config"],
+        steps=curve[0, :, 0],
+        curve=curve[:, :, 2],
+        errors=tables("_iterations")[1][:, :, 1],
+        x=predictions[0, :, 0],
+        target=predictions[0, :, 1],
+        predictions=predictions[:, :, 2:].swapaxes(1, 2),
+        gaps=np.abs(minima[:, :, 2] - minima[:, :, 3]),
+        surface_x=np.array(columns[1:], float),
+        surface_y=surface[0, :, 0],
+        surface=surface[:, :, 1:],
+    )
+
+
+def read_variants(results: Path | str) -> list[Variant]:
+    """All variants under results/regression, those of the study first and in its order."""
+    root = Path(results) / "regression"
+    folders = sorted(path.parent for path in root.glob("*/run.json"))
+    if not folders:
+        raise FileNotFoundError(f"{root} must have results such as dcem/run.json, found none")
+    known = list(LOOKS)
+    return sorted(
+        map(read_variant, folders), key=lambda v: known.index(v.name) if v.name in known else len(known)
+    )
+
+
+def report(results: Path | str = "lab/results", out: Path | str = "out/report") -> list[Path]:
+    """Draw every figure and write the table, as PNG, SVG, CSV and Markdown; returns the paths."""
+    variants = read_variants(results)
+    papers = [variant for variant in variants if variant.name in PAPER] or variants[:2]
+    others = [variant for variant in variants if variant not in papers]
+    paths = []
+    with style() as plt:
+        paths += save(draw_surfaces(plt, papers), out, "regression_surfaces")
+        paths += save(draw_convergence(plt, papers, others), out, "regression_convergence")
+        paths += save(draw_iterations(plt, papers, others), out, "regression_iterations")
+        paths += save(draw_predictions(plt, papers), out, "regression_predictions")
+        if others:
+            paths += save(draw_surfaces(plt, others), out, "regression_surfaces_variants")
+            paths += save(draw_predictions(plt, others), out, "regression_predictions_variants")
+    return paths + write_table(variants, Path(out))
+
+
+# Figures
+
+
+def draw_surfaces(plt: Any, variants: Sequence[Variant]) -> Any:
+    """E(y|x) of the first seed: normalised for every x, on a log scale, lighter is lower; target on top."""
+    figure, axes = _panels(plt, len(variants), height=2.7)
+    for ax, variant in zip(axes, variants, strict=True):
+        shade = shaded(variant.surface[0])
+        ax.contourf(variant.surface_x, variant.surface_y, shade, levels=24, cmap="Blues")
+        ax.plot(variant.x, variant.target, color="black", label="target $x \\sin x$")
+        final = variant.predictions[0, variant.config["n_iters"] - 1]
+        ax.plot(variant.x, final, ".", color=COLORS[1], markersize=2.5, label="prediction")
+        ax.set(title=variant.label, xlabel="$x$", ylim=_Y_RANGE, xlim=(0, 2 * np.pi))
+        ax.grid(False)
+    axes[0].set_ylabel("$y$")
+    axes[0].legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none")
+    return figure
+
+
+def draw_convergence(plt: Any, papers: Sequence[Variant], others: Sequence[Variant]) -> Any:
+    """Training error over updates: geometric mean and 95% interval over seeds; the others seed by seed."""
+    figure, axes = _panels(plt, 2 if others else 1, height=2.7)
+    for ax, variants in zip(axes, (papers, others), strict=False):
+        for variant in variants:
+            steps, curve = binned(variant.steps, variant.curve)
+            _draw_seeds(ax, steps / 1000, curve, variant, band=variants is papers)
+        ax.set(yscale="log", xlabel="thousands of updates", ylim=_ERROR_RANGE)
+        _legend_below(ax)
+    axes[0].set_ylabel("training MSE")
+    return figure
+
+
+def draw_iterations(plt: Any, papers: Sequence[Variant], others: Sequence[Variant]) -> Any:
+    """Error against iterations at test time, drawn likewise; a dot marks the number trained with."""
+    figure, axes = _panels(plt, 2 if others else 1, height=2.7)
+    for ax, variants in zip(axes, (papers, others), strict=False):
+        for variant in variants:
+            counts = np.arange(1, variant.errors.shape[1] + 1)
+            _draw_seeds(ax, counts, variant.errors, variant, band=variants is papers)
+            trained = variant.config["n_iters"]
+            ends = (
+                log_interval(variant.error_at(trained))[:1]
+                if variants is papers
+                else variant.error_at(trained)
+            )
+            ax.plot([trained] * len(ends), ends, "o", color=variant.color, markersize=3)
+        ax.set(yscale="log", xlabel="iterations at test time", ylim=_ERROR_RANGE)
+        _legend_below(ax)
+    axes[0].set_ylabel("MSE")
+    return figure
+
+
+def draw_predictions(plt: Any, variants: Sequence[Variant]) -> Any:
+    """Predictions of the first seed after each number of iterations, coloured by it; the target in black."""
+    figure, axes = _panels(plt, len(variants), height=2.7)
+    counts = variants[0].predictions.shape[1]
+    colors = plt.get_cmap("viridis")
+    for ax, variant in zip(axes, variants, strict=True):
+        for t in range(counts):
+            ax.plot(variant.x, variant.predictions[0, t], color=colors(t / max(counts - 1, 1)), linewidth=0.8)
+        ax.plot(variant.x, variant.target, color="black")
+        ax.set(title=variant.label, xlabel="$x$", ylim=_Y_RANGE, xlim=(0, 2 * np.pi))
+    axes[0].set_ylabel("$y$")
+    scale = plt.cm.ScalarMappable(plt.Normalize(1, counts), colors)
+    figure.colorbar(scale, ax=list(axes), label="iterations at test time")
+    return figure
+
+
+def shaded(surface: np.ndarray) -> np.ndarray:
+    """An energy surface (Y, X), normalised for every x, on a log scale."""
+    low, high = surface.min(0), surface.max(0)
+    return np.log10(1e-3 + (surface - low) / np.maximum(high - low, 1e-12))
+
+
+def _panels(plt: Any, n: int, height: float) -> tuple[Any, list[Any]]:
+    columns = min(n, 3)
+    rows = -(-n // columns)
+    width = WIDTH if n > 1 else 0.6 * WIDTH
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height * rows), sharey=True, squeeze=False)
+    for ax in axes.flat[n:]:
+        ax.remove()
+    return figure, list(axes.flat[:n])
+
+
+def _draw_seeds(ax: Any, x: np.ndarray, samples: np.ndarray, variant: Variant, band: bool) -> None:
+    samples = np.maximum(samples, 1e-12)
+    if not band:
+        labels = [variant.label, *["_"] * (len(samples) - 1)]  # an underscore keeps a line out of the legend
+        ax.plot(x, samples.T, color=variant.color, linewidth=0.8, label=labels)
+        return
+    mean, low, high = log_interval(samples)
+    ax.plot(x, mean, color=variant.color, label=variant.label)
+    ax.fill_between(x, low, high, color=variant.color, alpha=0.2, linewidth=0)
+
+
+def _legend_below(ax: Any) -> None:
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncol=2, fontsize=8)
+
+
+def binned(steps: np.ndarray, curve: np.ndarray, bins: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """Geometric means over stretches of the curve: single measurements are too noisy to see the trend."""
+    size = max(1, len(steps) // bins)
+    whole = len(steps) // size * size
+    logs = np.log(np.maximum(curve[:, :whole], 1e-12)).reshape(len(curve), -1, size).mean(-1)
+    return steps[:whole].reshape(-1, size).mean(-1), np.exp(logs)
+
+
+# Numbers
+
+
+def table(variants: Sequence[Variant]) -> list[dict[str, str]]:
+    """One row a variant: the mean over the seeds, and the worst and best in brackets."""
+    rows = []
+    for variant in variants:
+        at_10, last = variant.error_at(min(10, variant.errors.shape[1])), variant.errors[:, -1]
+        rows.append(
+            {
+                "variant": variant.label,
+                "seeds": str(len(variant.curve)),
+                "updates": f"{int(variant.steps[-1])}",
+                "MSE": _spread(variant.error_at(variant.config["n_iters"]), "{:.1e}"),
+                "paper's MSE": PAPER_MSE.get(variant.name, "not reported"),
+                "MSE at 10": _spread(at_10, "{:.1e}"),
+                f"MSE at {variant.errors.shape[1]}": _spread(last, "{:.1e}"),
+                "ratio": _spread(last / at_10, "{:.3g}"),
+                f"within {NEAR} of a minimum": _spread(variant.at_minimum, "{:.0%}"),
+            }
+        )
+    return rows
+
+
+def in_words(variants: Sequence[Variant]) -> str:
+    return " ".join(sentences(variants))
+
+
+def sentences(variants: Sequence[Variant]) -> list[str]:
+    """What the numbers say about the paper's claims: DCEM stays at a minimum, gradient descent walks past."""
+    found = {variant.name: variant for variant in variants}
+    if not all(name in found for name in PAPER):
+        return ["The comparison needs the results of both dcem and gd."]
+    dcem, gd = (found[name] for name in PAPER)
+    walks_past = gd.growth.min() > 10
+    stays = dcem.growth.max() <= 2
+    minima = dcem.at_minimum.min() > gd.at_minimum.max() and dcem.at_minimum.mean() > 0.5
+    said = [
+        f"The claim that gradient descent leaves its prediction when it takes more steps than in training is "
+        f"{_verdict(walks_past)}: at {gd.errors.shape[1]} iterations its error is {_factor(gd.growth)} that "
+        f"at {gd.config['n_iters']}.",
+        f"That DCEM can go on at test time is {_verdict(stays)}: its error is {_factor(dcem.growth)} that at "
+        f"{dcem.config['n_iters']}, where at most 2 in every seed counts as staying.",
+        f"That DCEM predicts local minima of the surface it learned, and gradient descent does not, is "
+        f"{_verdict(minima)}: {dcem.at_minimum.mean():.0%} and {gd.at_minimum.mean():.0%} of the predictions "
+        f"lie within {NEAR} of one.",
+    ]
+    for trick in ("gd-starts", "gd-steps"):
+        if trick in found:
+            variant = found[trick]
+            rescued = variant.growth.max() <= 2 and variant.at_minimum.min() > 0.5
+            said.append(
+                f"{variant.label}: {'rescues' if rescued else 'does not rescue'} gradient descent "
+                f"(error {_factor(variant.growth)} that in training, {variant.at_minimum.mean():.0%} minima)."
+            )
+    return said
+
+
+def _verdict(holds: bool) -> str:
+    return "supported" if holds else "contradicted"
+
+
+def _factor(growth: np.ndarray) -> str:
+    return f"{growth.min():.2g} to {growth.max():.2g} times"
+
+
+def write_table(variants: Sequence[Variant], out: Path) -> list[Path]:
+    """regression.csv and regression.md in `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = table(variants)
+    sheet, page = out / "regression.csv", out / "regression.md"
+    with sheet.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    page.write_text(f"{text}\n\n{in_words(variants)}\n")
+    return [sheet, page]
+
+
+def _spread(values: np.ndarray, form: str) -> str:
+    """'mean [lowest, highest]'."""
+    return f"{form.format(values.mean())} [{form.format(values.min())}, {form.format(values.max())}]"
+
+
+def _read_csv(path: Path) -> tuple[list[str], np.ndarray]:
+    columns, *rows = csv.reader(path.read_text().splitlines())
+    return columns, np.array(rows, float)

@@ -1,0 +1,29 @@
+"""Runs: folders, checkpoints, logs, progress, signals, seeds. What an experiment needs around its maths."""
+
+from dcem_lab.runs.checkpoint import Checkpoint, CheckpointError, Checkpoints
+from dcem_lab.runs.config import require
+from dcem_lab.runs.export import export_csv
+from dcem_lab.runs.folder import Run, load_checkpoint
+from dcem_lab.runs.log import read_records
+from dcem_lab.runs.progress import Progress
+from dcem_lab.runs.record import RunError, read_record
+from dcem_lab.runs.seeds import rng_state, seed_everything, set_rng_state
+from dcem_lab.runs.signals import Interrupted
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Checkpoints",
+    "Interrupted",
+    "Progress",
+    "Run",
+    "RunError",
+    "export_csv",
+    "load_checkpoint",
+    "read_record",
+    "read_records",
+    "require",
+    "rng_state",
+    "seed_everything",
+    "set_rng_state",
+]

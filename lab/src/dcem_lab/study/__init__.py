@@ -1,0 +1,30 @@
+"""The study as a whole: the sections of its page, and the tables of README and docs.
+
+A section is a module with `section(sources) -> Section`; to add one, write it and name it in `SECTIONS`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dcem_lab.cartpole import section as cartpole
+from dcem_lab.regression import section as regression
+from dcem_lab.report import page
+from dcem_lab.report.sources import Sources
+from dcem_lab.study import intro, limits, quick, speed
+from dcem_lab.suite import section as suite
+
+SECTIONS = (intro, quick, regression, cartpole, suite, speed, limits)
+
+
+def write_page(out: Path, sources: Sources) -> Path:
+    """Write the page and return its path."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(build_page(sources))
+    return out
+
+
+def build_page(sources: Sources) -> str:
+    """The page as text. The same files make the same page."""
+    found = [module.section(sources) for module in SECTIONS]
+    return page.build([section for section in found if section is not None])

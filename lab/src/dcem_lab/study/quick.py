@@ -1,0 +1,101 @@
+"""The section on a quick run: what this machine just did, from the run's own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dcem_lab.regression import numbers as regression
+from dcem_lab.regression.section import curves
+from dcem_lab.report.charts import Line, figure, lines, panel
+from dcem_lab.report.html import Html, element, join, paragraph
+from dcem_lab.report.pictures import video
+from dcem_lab.report.scales import Scale, covering
+from dcem_lab.report.sources import Section, Sources, or_not_run, provenance, read_json, read_rows
+from dcem_lab.report.tables import number, table
+
+COMMAND = "dcem reproduce --quick"
+
+
+def section(sources: Sources) -> Section | None:
+    if sources.quick is None:
+        return None
+    results = sources.quick / "results"
+    body = join(
+        paragraph(
+            "Small versions of the experiments, trained here in minutes: they show that everything works, "
+            "not what it can do. The study with the paper's budgets is in the sections below.",
+        ),
+        element("h3", "Regression"),
+        or_not_run(lambda: _regression(results), COMMAND),
+        element("h3", "Cartpole"),
+        or_not_run(lambda: _cartpole(results), COMMAND),
+        element("h3", "Shipped controllers"),
+        or_not_run(lambda: _shipped(results), COMMAND),
+        _films(sources.quick),
+    )
+    return Section("quick", "Your quick run", body)
+
+
+def _regression(results: Path) -> Html:
+    variants = regression.read_variants(results)
+    records = {v.label: read_json(results / "regression" / v.name / "run.json")["seed0"] for v in variants}
+    return join(table(regression.table(variants)), curves(variants), provenance(records))
+
+
+def _cartpole(results: Path) -> Html:
+    path = next(iter(sorted((results / "cartpole").glob("*/seed0.csv"))), None)
+    if path is None:
+        raise FileNotFoundError(f"{results / 'cartpole'} must have a training, found none")
+    rows = read_rows(path)
+    steps = np.array([float(row["step"]) for row in rows])
+    series = [
+        Line(label, color, steps, np.array([float(row[name]) for row in rows]))
+        for label, color, name in (("validation", "c0", "validation_cost"), ("training", "c1", "train_cost"))
+    ]
+    scale = covering([float(value) for line in series for value in line.y])
+    title = "Cost while training a two-dimensional latent space"
+    chart = lines(title, series, Scale(0, float(steps[-1])), scale, "updates", "cost")
+    best = min(float(row["best_cost"]) for row in rows)
+    caption = (
+        f"Blue: on the validation states, orange: while training. The best validation cost is {best:.2f}."
+    )
+    record = next(iter(read_json(path.parent / "run.json").values()))
+    return join(figure(caption, panel(title, chart)), provenance({"cartpole": record}))
+
+
+def _shipped(results: Path) -> Html:
+    rows = []
+    costs: dict[str, list[float]] = {}
+    sampled = {}
+    for row in read_rows(results / "cartpole" / "shipped.csv"):
+        if row["states"] == "validation":
+            costs.setdefault(row["controller"], []).append(float(row["cost"]))
+            sampled[row["controller"]] = row["trajectories"]
+    for name, found in costs.items():
+        rows.append(
+            {
+                "controller": name,
+                "what": f"mean cost on the validation states, {sampled[name]} trajectories a plan",
+                "ours": f"{np.mean(found):.2f}",
+                "runs": f"{len(found)} draws of noise",
+            }
+        )
+    for path in sorted((results / "dmc").glob("*.csv")):
+        totals = [float(row["return"]) for row in read_rows(path)]
+        rows.append(
+            {
+                "controller": path.stem,
+                "what": "median return of an episode",
+                "ours": number(float(np.median(totals))),
+                "runs": f"{len(totals)} episodes",
+            }
+        )
+    return table(rows)
+
+
+def _films(folder: Path) -> Html | None:
+    films = [*sorted(folder.glob("*.mp4")), *sorted(folder.glob("*.gif"))]
+    caption = "The shipped cartpole controller beside CEM over all forces, filmed here."
+    return element("div", *(video(path, caption) for path in films[:1]), class_="films") if films else None

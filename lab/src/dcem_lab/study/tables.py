@@ -1,0 +1,208 @@
+"""The tables of README and docs: `python -m dcem_lab.study.tables` writes them anew, in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dcem_lab import paper
+from dcem_lab.cartpole import numbers as cartpole_numbers
+from dcem_lab.regression import numbers as regression
+from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
+from dcem_lab.report.sources import Sources, duration, read_rows
+from dcem_lab.study import headline
+from dcem_lab.study.speed import loop_rows
+from dcem_lab.suite import questions, starts
+from dcem_lab.suite.numbers import CONTROLLERS, planning_rows, read_evaluations, read_trainings, training_rows
+
+
+def pages(checkout: Path) -> list[Path]:
+    """Where tables may be."""
+    return [checkout / "README.md", *sorted((checkout / "docs").glob("**/*.md")),
+            *sorted((checkout / "lab" / "docs").glob("**/*.md"))]  # fmt: skip
+
+
+def sources_in(checkout: Path) -> Sources:
+    """The files that the tables of a checkout come from."""
+    return Sources(checkout / "lab" / "results", checkout)
+
+
+# The control suite
+
+
+def _curves(sources: Sources) -> Rows:
+    """Phase 1, evaluation by evaluation."""
+    return [
+        {
+            "task": training.task,
+            "variant, seed": f"{training.preset}, {seed.removeprefix('seed')}",
+            "environment steps": f"{curve['env_steps'][i]:,.0f}",
+            "updates": f"{curve['updates'][i]:,.0f}",
+            "wall time": duration(float(curve["seconds"][i])),
+            "mean": f"{curve['eval_mean'][i]:.0f}",
+            "median": f"{curve['eval_median'][i]:.0f}",
+        }
+        for training in read_trainings(sources.results / "planet")
+        for seed, curve in zip(training.records, training.curves, strict=True)
+        for i in np.flatnonzero(np.isfinite(curve["eval_median"]))
+    ]
+
+
+def _evaluations(sources: Sources) -> Rows:
+    """The three controllers on both tasks, beside the paper's; others below."""
+    found = {(e.task, e.controller): e for e in read_evaluations(sources.results / "dmc" / "evaluations.csv")}
+    rows = []
+    for key in [*paper.DMC_RETURNS, *(key for key in found if key not in paper.DMC_RETURNS)]:
+        one, known = found.get(key), paper.DMC_RETURNS.get(key)
+        q1, median, q3 = np.percentile(one.totals, [25, 50, 75]) if one else (0.0, 0.0, 0.0)
+        rows.append(
+            {
+                "task": key[0],
+                "controller": CONTROLLERS.get(key[1], key[1]).replace("\n", " "),
+                "the paper": f"{known.median:.0f} [{known.q1:.0f}–{known.q3:.0f}]" if known else "",
+                "ours": f"{median:.0f} [{q1:.0f}–{q3:.0f}]" if one else NOT_MEASURED,
+                "our mean": f"{np.mean(one.totals):.0f}" if one else "",
+                "episodes": str(len(one.totals)) if one else "",
+                "trajectories a plan": one.sampled if one else "",
+            }
+        )
+    return rows
+
+
+# Choosing settings
+
+
+def _regression(sources: Sources) -> Rows:
+    rows = []
+    for variant in regression.read_variants(sources.results):
+        if variant.config["method"] == "dcem":
+            errors, config = variant.error_at(variant.config["n_iters"]), variant.config
+            rows.append(
+                {
+                    "τ": f"{config['tau']:g}",
+                    "T": str(config["n_iters"]),
+                    "error, seed by seed": ", ".join(f"{error:.1e}" for error in errors),
+                    f"after {variant.errors.shape[1]} iterations, times that": ", ".join(
+                        f"{factor:.1f}" for factor in variant.growth
+                    ),
+                    "predictions at a minimum": f"{variant.at_minimum.mean():.0%}",
+                }
+            )
+    return rows
+
+
+def _cartpole(sources: Sources) -> Rows:
+    columns = ("latent dimension", "τ", "paper", "ours", "95% interval", "fresh states", "verdict")
+    return [
+        {name: row[name] for name in columns}
+        for row in cartpole_numbers.factors(cartpole_numbers.read(sources.results))
+    ]
+
+
+def _cem(sources: Sources) -> Rows:
+    columns = ("controller", "trajectories", "cost", "lowest and highest draw")
+    rows = cartpole_numbers.baselines(cartpole_numbers.read(sources.results))
+    return [{name: row[name] for name in columns} for row in rows if row["controller"].startswith("CEM")]
+
+
+def _spaces(sources: Sources) -> Rows:
+    """Latent spaces that were learned in other ways."""
+    columns = ("controller", "trajectories", "cost", "cost on fresh states")
+    rows = cartpole_numbers.baselines(cartpole_numbers.read(sources.results))
+    return [{name: row[name] for name in columns} for row in rows if not row["controller"].startswith("CEM")]
+
+
+def _closed_loop(sources: Sources) -> Rows:
+    return [
+        {
+            "controller": row["controller"],
+            f"stays up, of {row['states']}": row["stay_up"],
+            "median cost a step": row["median_cost_a_step"],
+        }
+        for row in read_rows(sources.results / "cartpole" / "closed_loop.csv")
+    ]
+
+
+def _backward(sources: Sources) -> Rows:
+    folder = sources.benchmarks
+    warm, cold = (
+        {row["contender"]: row for row in read_rows(folder / f"{name}.csv")}
+        for name in ("backward", "backward_cold")
+    )
+    return [
+        {
+            "mode": f"`{name}`",
+            "time": f"{float(row['forward+backward ratio']):.2f}" if row["forward+backward ratio"] else "",
+            "tensors, MB": f"{float(row['tensors MB']):.0f}",
+            "error of the gradient, τ = 1": _error(row),
+            "τ = 0.1": _error(cold[name]),
+        }
+        for name, row in warm.items()
+    ]
+
+
+def _gpu_targets(sources: Sources) -> Rows:
+    path = sources.gpu_benchmarks / "targets.csv"
+    return read_rows(path) if path.exists() else []
+
+
+def _differentiation(sources: Sources) -> Rows:
+    """Time and memory of the gradient of plans."""
+    return [
+        {
+            "plans over": "latent space" if row["space"] == "latent" else "action sequences",
+            "trained": row["parts"].replace("+", ", "),
+            "backward": f"`{row['backward']}`",
+            "model in": row["dtype"],
+            "time": _unit(row["ms"], "ms"),
+            "memory": _unit(row["MB"], "MB"),
+            "device": row["device"],
+        }
+        for row in read_rows(sources.gpu_benchmarks / "differentiation.csv")
+    ]
+
+
+def _unit(value: str, unit: str) -> str:
+    try:
+        return f"{float(value):,.0f} {unit}"
+    except ValueError:
+        return value  # it ran out of memory
+
+
+def _error(row: dict[str, str]) -> str:
+    return f"{float(row['relative error']):.2f}" if row["relative error"] else "no gradient of x̂"
+
+
+TABLES: Tables = {
+    "headline": lambda sources: headline.rows(sources),
+    "planet": lambda sources: training_rows(read_trainings(sources.results / "planet")),
+    "embed": lambda sources: training_rows(read_trainings(sources.results / "embed")),
+    "ppo": lambda sources: training_rows(read_trainings(sources.results / "ppo")),
+    "planet-curves": _curves,
+    "planet-questions": lambda sources: questions.planet_rows(sources.results),
+    "embed-questions": lambda sources: questions.embed_rows(sources.results),
+    "ppo-questions": lambda sources: questions.ppo_rows(sources.results),
+    "starts": lambda sources: starts.start_rows(sources.results),
+    "finetuned": lambda sources: questions.finetuned_rows(sources.results),
+    "loop": lambda sources: loop_rows(sources),
+    "evaluations": _evaluations,
+    "planning": lambda sources: planning_rows(sources.results / "dmc"),
+    "regression": _regression,
+    "cartpole": _cartpole,
+    "cem": _cem,
+    "spaces": _spaces,
+    "closed-loop": _closed_loop,
+    "backward": _backward,
+    "gpu-targets": _gpu_targets,
+    "differentiation": _differentiation,
+}
+
+
+if __name__ == "__main__":
+    for page in pages(Path()):
+        before = page.read_text()
+        after = rewritten(before, TABLES, sources_in(Path()))
+        if after != before:
+            page.write_text(after)
+            print(f"renewed {page}")

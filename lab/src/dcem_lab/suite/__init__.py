@@ -1,0 +1,1 @@
+"""Agents for the control suite and Gymnasium tasks: world model, planner, latent actions, PPO."""

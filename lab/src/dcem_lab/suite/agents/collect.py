@@ -1,0 +1,118 @@
+"""Many environments controlled at once: plan for all, step all, remember all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from dcem import capture
+from dcem_lab.suite.agents.controller import Transition, follow, on_device
+from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.rssm import RSSM
+
+
+class Collector:
+    """Steps environments with planned actions and writes what happens into a replay buffer.
+
+    A step is three calls, so that a learner can have the device while the environments have the processor:
+    `act` plans, `step_environments` does not touch the device, `record` writes replay, statistics and states.
+
+    Args:
+        envs: E environments.
+        model: follows the episodes, and its normaliser learns from them.
+        replay: where transitions go.
+        noise: standard deviations (E,) of the exploration noise on each environment's actions.
+        generator: of exploration noise and random actions, on the model's device.
+    """
+
+    def __init__(
+        self,
+        envs: ParallelEnv,
+        model: RSSM,
+        replay: ReplayBuffer,
+        noise: Tensor,
+        generator: Generator,
+    ) -> None:
+        self.envs, self.model, self.replay = envs, model, replay
+        self._noise, self._generator = noise.unsqueeze(-1), generator
+        self._observations = noise.new_zeros(envs.num_envs, model.obs_dim)
+        self._states = noise.new_zeros(envs.num_envs, model.state_dim)
+        self._actions = noise.new_zeros(envs.num_envs, model.action_dim)
+        self._sums = np.zeros(envs.num_envs)
+        self.returns: list[float] = []
+        """Of the episodes that ended last, as many as there are environments; oldest first."""
+        self.episodes = 0
+        """How many have ended."""
+        changes = [*replay.state, *model.normalizer.buffers()]
+        self._remember = capture(self._remember_one_by_one, changes=changes)
+
+    def restart(self, seed: int) -> None:
+        """Begin a first episode everywhere."""
+        self._observations = on_device(self.envs.reset(seed=seed)[0], self._noise.device)
+        self._states = self.model.initial(self._observations)
+
+    @torch.no_grad()
+    def act(self, plan: Callable[[Tensor], Tensor] | None) -> np.ndarray:
+        """Actions (E, m), planned from model states and with exploration noise, or uniform in [-1, 1].
+
+        Waits for the device.
+        """
+        drawn = torch.empty_like(self._actions)
+        if plan is None:
+            self._actions = drawn.uniform_(-1, 1, generator=self._generator)
+        else:
+            noise = self._noise * drawn.normal_(generator=self._generator)
+            self._actions = (plan(self._states) + noise).clamp(-1, 1)
+        return self._actions.cpu().numpy()
+
+    @torch.no_grad()
+    def record(self, transition: Transition) -> None:
+        """Remember the transition that the last actions led to. Does not wait for the device."""
+        told = transition.next_observations, transition.rewards, transition.ended, transition.observations
+        arrived = [on_device(part, self._noise.device) for part in told]
+        self._states = self._remember(self._states, self._observations, self._actions, *arrived)
+        self._observations = arrived[-1]
+        self._count(transition)
+
+    def _remember_one_by_one(
+        self,
+        states: Tensor,
+        observations: Tensor,
+        actions: Tensor,
+        next_observations: Tensor,
+        rewards: Tensor,
+        ended: Tensor,
+        following: Tensor,
+    ) -> Tensor:
+        self.replay.add(observations, actions, rewards, next_observations, ended)
+        self.model.normalizer.update(next_observations)
+        return follow(self.model, states, actions, following, ended)
+
+    def _count(self, transition: Transition) -> None:
+        self._sums += transition.rewards
+        finished = self._sums[transition.ended].tolist()
+        self._sums[transition.ended] = 0.0
+        self.episodes += len(finished)
+        self.returns = (self.returns + finished)[-self.envs.num_envs :]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The environments in mid-episode and all that goes with them, but not the replay buffer."""
+        return {
+            "envs": self.envs.get_state(),
+            "observations": self._observations,
+            "states": self._states,
+            "sums": self._sums.copy(),
+            "returns": self.returns,
+            "episodes": self.episodes,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self.envs.set_state(state["envs"])
+        self._observations = state["observations"].to(self._noise.device)
+        self._states = state["states"].to(self._noise.device)
+        self._sums = np.array(state["sums"])
+        self.returns, self.episodes = list(state["returns"]), state["episodes"]

@@ -1,0 +1,115 @@
+"""A world model and a planner as a controller: what an agent does once it need not explore or learn."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import Space
+from torch import Generator, Tensor
+
+from dcem import Decoder
+from dcem_lab.suite.agents.planner import Planner, PlannerConfig
+from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.rssm import RSSM
+
+
+def flat_size(space: Space) -> int:
+    """Numbers in a vector of that space."""
+    if space.shape is None or len(space.shape) != 1:
+        raise ValueError(f"space must be one of vectors, got {space}")
+    return space.shape[0]
+
+
+class Transition(NamedTuple):
+    """What a step of all E environments led to, on the host."""
+
+    next_observations: np.ndarray  # (E, n), an episode's last one where it ended
+    rewards: np.ndarray  # (E,)
+    terminated: np.ndarray  # (E,)
+    ended: np.ndarray  # (E,), terminated or cut off by a time limit
+    observations: np.ndarray  # (E, n), to go on from: a new episode's first one where one ended
+
+
+def step_environments(envs: ParallelEnv, actions: np.ndarray) -> Transition:
+    """Step all environments and start a new episode where one has ended."""
+    next_observations, rewards, terminated, truncated, _ = envs.step(actions)
+    ended = terminated | truncated
+    observations = envs.reset(options={"reset_mask": ended})[0] if ended.any() else next_observations
+    return Transition(next_observations, rewards, terminated, ended, observations)
+
+
+def on_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """What the environments say, as a tensor there; numbers in single precision. Does not wait."""
+    tensor = torch.from_numpy(array)
+    if tensor.dtype == torch.float64:
+        tensor = tensor.float()
+    return tensor.to(device, non_blocking=True)
+
+
+def follow(model: RSSM, states: Tensor, actions: Tensor, observations: Tensor, ended: Tensor) -> Tensor:
+    """The model states (E, S) after actions (E, m) led to observations (E, n), anew where ``ended`` (E,)."""
+    followed = model.observe(states, actions, observations)
+    return torch.where(ended.unsqueeze(-1), model.initial(observations), followed)
+
+
+class Episode(NamedTuple):
+    """One episode, told by its numbers."""
+
+    seed: int
+    total: float
+    """The undiscounted return."""
+    length: int
+    """Actions taken."""
+
+
+class Controller:
+    """Plays episodes in many environments at once, without exploration.
+
+    Args:
+        model: follows the episodes; its weights may change between them.
+        planner: how much to plan.
+        seed: of the planner's samples, the same for every call of `play`.
+        decoder: plan in its latent space.
+    """
+
+    def __init__(
+        self, model: RSSM, planner: PlannerConfig, seed: int = 0, decoder: Decoder | None = None
+    ) -> None:
+        self.model, self.seed = model, seed
+        self._device = next(model.parameters()).device
+        self._generator = Generator(self._device)
+        self._plan = Planner(model, planner, decoder, self._generator)
+
+    @torch.no_grad()
+    def play(
+        self, envs: ParallelEnv, seeds: Sequence[int], each_step: Callable[[], None] = lambda: None
+    ) -> Iterator[Episode]:
+        """An episode from every seed, in order, as many at once as there are environments.
+
+        `each_step` is called after every step of all of them.
+        """
+        self._plan.refresh()
+        self._generator.manual_seed(self.seed)
+        for first in range(0, len(seeds), envs.num_envs):
+            yield from self._play_at_once(envs, seeds[first : first + envs.num_envs], each_step)
+
+    def _play_at_once(
+        self, envs: ParallelEnv, seeds: Sequence[int], each_step: Callable[[], None]
+    ) -> list[Episode]:
+        # Environments that are left over play the last seed too: all are stepped together.
+        everywhere = [*seeds, *[seeds[-1]] * (envs.num_envs - len(seeds))]
+        states = self.model.initial(on_device(envs.reset(seed=everywhere)[0], self._device))
+        totals, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, int)
+        playing = np.ones(envs.num_envs, bool)
+        while playing.any():
+            actions = self._plan(states)
+            transition = step_environments(envs, actions.cpu().numpy())
+            totals += transition.rewards * playing
+            lengths += playing
+            playing &= ~transition.ended
+            observations = on_device(transition.observations, self._device)
+            ended = on_device(transition.ended, self._device)
+            states = follow(self.model, states, actions, observations, ended)
+            each_step()
+        return [Episode(*numbers) for numbers in zip(seeds, totals.tolist(), lengths.tolist(), strict=False)]

@@ -1,0 +1,167 @@
+"""Learning the decoder of a latent action space on replayed states (Algorithms 2 and 3 of the paper)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from dcem import MPC, Decoder, embedding_loss
+from dcem.backward import MODES, Unroll, by_name
+from dcem.control.decoder import ACTIVATIONS
+from dcem_lab.suite.agents.planner import DTYPES, PlannerConfig
+from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.rssm import RSSM
+from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
+from dcem_lab.training.fit import Fit
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """A decoder and how it learns.
+
+    Attributes:
+        latent_dim: d, numbers in z.
+        hidden: widths of the hidden layers.
+        activation: of the hidden layers: elu, relu or gelu.
+        conditioned: also give it the model's state; the paper's is a function of z alone.
+        updates_per_step: updates for every step of all environments; may be a fraction.
+        states: replayed states planned for in an update.
+        context: steps that the model observes before a state, so that its h is that of an episode under way.
+        start_share: share of the states that are taken from the first `context` steps of episodes, which are
+            rare otherwise.
+        recent: take the others from the so many newest steps of every environment, where the paper found
+            that a decoder becomes biased; 0 for all that is replayed.
+        lr: of Adam.
+        clip: gradients are scaled down to this norm.
+        average: decay of the moving average of the weights that plans; 0 for the weights themselves.
+        backward: how plans are differentiated: unroll, checkpoint, truncate, prune or detach.
+        kept: the share of the iterations that truncate differentiates, or of the samples that prune does.
+    """
+
+    latent_dim: int = 16
+    hidden: tuple[int, ...] = (256, 256, 256)
+    activation: str = "gelu"
+    conditioned: bool = False
+    updates_per_step: float = 1.0
+    states: int = 32
+    context: int = 20
+    start_share: float = 0.0
+    recent: int = 0
+    lr: float = 5e-4
+    clip: float = 1.0
+    average: float = 0.99
+    backward: str = "unroll"
+    kept: float = 0.2
+
+    def __post_init__(self) -> None:
+        # Command lines and JSON give lists; a frozen config must stay hashable.
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        for name in ("latent_dim", "states", "context"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if any(width < 1 for width in self.hidden):
+            raise ValueError(f"hidden must hold widths of at least 1, got {self.hidden}")
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not self.updates_per_step >= 0:
+            raise ValueError(f"updates_per_step must not be negative, got {self.updates_per_step}")
+        if not 0 <= self.start_share <= 1:
+            raise ValueError(f"start_share must be from 0 to 1, got {self.start_share}")
+        if self.recent and not self.recent > self.context:
+            # The first `context` steps of an episode hold no chunk: the end of the one before has to do.
+            raise ValueError(f"recent must be 0 or above context={self.context}, got {self.recent}")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average must be from 0 to below 1, got {self.average}")
+        if not 0 < self.kept <= 1:
+            raise ValueError(f"kept must be above 0 and at most 1, got {self.kept}")
+        for name, allowed in (("activation", tuple(ACTIVATIONS)), ("backward", MODES)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+
+    def decoder(self, model: RSSM, horizon: int, seed: int) -> Decoder:
+        """A new one, for plans of that length on that model."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Decoder(
+                self.latent_dim,
+                horizon,
+                model.action_dim,
+                hidden=self.hidden,
+                activation=self.activation,
+                state_dim=model.state_dim if self.conditioned else 0,
+            )
+
+    def mode(self, iterations: int) -> Unroll:
+        """How to differentiate plans of so many iterations."""
+        return by_name(self.backward, self.kept, iterations)
+
+
+class DecoderLearner(Fit):
+    """Minimises what the model says that plans cost, C_θ(ẑ), over the decoder's weights θ and nothing else.
+
+    Plans start from states the model comes to when it observes replayed experience, not from those just
+    planned for: consecutive states are alike, and the paper found a decoder trained on them biased.
+
+    Args:
+        decoder: learns.
+        model: imagines; its weights may change, but not from here.
+        replay: where states come from.
+        config: how the decoder learns.
+        planner: how it is planned with.
+        generator: of states and samples, on the model's device.
+    """
+
+    average: Decoder
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        model: RSSM,
+        replay: ReplayBuffer,
+        config: DecoderConfig,
+        planner: PlannerConfig,
+        generator: Generator,
+    ) -> None:
+        self.decoder, self.model, self.replay, self.config = decoder, model, replay, config
+        self._n_starts = round(config.start_share * config.states)
+        self._imagination = FrozenRollout(model, dtype=DTYPES[planner.dtype])
+        self._mpc = MPC(
+            self._imagination,
+            planner.horizon,
+            solver=planner.solver(),
+            decoder=decoder,
+            backward=config.mode(planner.iterations),
+        ).to(next(decoder.parameters()).device)
+        super().__init__(decoder, config.lr, 1e-8, config.clip, config.average, generator)
+
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        self._imagination.refresh()
+        cost = embedding_loss(self._mpc, self.states(), self.generator)
+        return cost, {"cost": cost.detach()}
+
+    @torch.no_grad()
+    def states(self) -> Tensor:
+        """Replayed model states (B, S): the last of chunks, or any of those with which an episode begins."""
+        config, n_starts = self.config, self._n_starts
+        kinds = (
+            (config.states - n_starts, {"newest": config.recent or None}),
+            (n_starts, {"from_start": True}),
+        )
+        chunks = [
+            self.replay.sample(count, config.context, self.generator, **kind)
+            for count, kind in kinds
+            if count
+        ]
+        observations, actions = (
+            torch.cat([getattr(chunk, name) for chunk in chunks]) for name in ("observations", "actions")
+        )
+        state = self.model.initial(observations[:, 0])
+        followed = [state]
+        for t in range(config.context):
+            state = self.model.observe(state, actions[:, t], observations[:, t + 1])
+            followed.append(state)
+        step = torch.full((config.states,), config.context, device=state.device)
+        drawn = torch.rand(n_starts, device=state.device, generator=self.generator)
+        step[config.states - n_starts :] = (drawn * len(followed)).long().clamp(max=config.context)
+        return torch.stack(followed)[step, torch.arange(config.states, device=state.device)]

@@ -1,0 +1,178 @@
+"""What a policy lived through, kept with all that is needed to plan every step of it again."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from dcem import capture
+from dcem_lab.suite.agents.controller import Transition, on_device, step_environments
+from dcem_lab.suite.agents.policy import Policy
+from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.replay import ReplayBuffer
+
+
+class Experience(NamedTuple):
+    """T consecutive steps of E environments, (T, E, ...), in tensors that stay in place."""
+
+    states: Tensor
+    """(T, E, S): the model's, before the action."""
+    reached: Tensor
+    """(T, E, S): the model's, after it; an episode's last one where it ended."""
+    noise: Tensor
+    """(T, E, iterations, N, n): the planner's."""
+    means: Tensor
+    """(T, E, m): what was planned."""
+    actions: Tensor
+    """(T, E, m): what was drawn around that, not clipped."""
+    rewards: Tensor
+    """(T, E)"""
+    terminated: Tensor
+    """(T, E)"""
+    ended: Tensor
+    """(T, E): terminated or cut off by a time limit."""
+    arrived: Tensor
+    """(T, E, o): the observations after the actions; an episode's last one where it ended."""
+    following: Tensor
+    """(T, E, o): the observations to go on from; a new episode's first one where one ended."""
+
+    @staticmethod
+    def zeros(steps: int, n_envs: int, policy: Policy) -> Experience:
+        model = policy.model
+        device = next(model.parameters()).device
+        sizes = {
+            **dict.fromkeys(("states", "reached"), (model.state_dim,)),
+            "noise": policy.noise_shape,
+            **dict.fromkeys(("means", "actions"), (model.action_dim,)),
+            **dict.fromkeys(("rewards", "terminated", "ended"), ()),
+            **dict.fromkeys(("arrived", "following"), (model.obs_dim,)),
+        }
+        kinds = {"terminated": torch.bool, "ended": torch.bool}
+        return Experience(
+            **{
+                name: torch.zeros(steps, n_envs, *size, dtype=kinds.get(name), device=device)
+                for name, size in sizes.items()
+            }
+        )
+
+    def flat(self, name: str) -> Tensor:
+        """A field as (T E, ...), sharing its memory."""
+        return getattr(self, name).flatten(0, 1)
+
+
+class Gatherer:
+    """Plays a policy, a fixed number of steps at a time; episodes go on from one call to the next.
+
+    Args:
+        envs: E environments.
+        policy: plays; its actor keeps the weights of the last `refresh`.
+        steps: T, of every environment in a call.
+        generator: of the planner's noise and of the actions, on the policy's device.
+        replay: remembers all the steps too, if given.
+    """
+
+    def __init__(
+        self,
+        envs: ParallelEnv,
+        policy: Policy,
+        steps: int,
+        generator: Generator,
+        replay: ReplayBuffer | None = None,
+    ) -> None:
+        self.envs, self.policy, self.steps = envs, policy, steps
+        self.experience = Experience.zeros(steps, envs.num_envs, policy)
+        self._plan, self._generator, self._replay = policy.actor(), generator, replay
+        self._follow = capture(self._one_step)
+        self._observations = torch.zeros_like(self.experience.arrived[0])
+        self._states = torch.zeros_like(self.experience.states[0])
+        self._sums = np.zeros(envs.num_envs)
+        self.returns: list[float] = []
+        """Of the episodes that ended in the last call."""
+
+    def restart(self, seed: int) -> None:
+        """Begin a first episode everywhere."""
+        self._observations = on_device(self.envs.reset(seed=seed)[0], self._states.device)
+        self._states = self.policy.model.initial(self._observations)
+
+    def refresh(self) -> None:
+        """Take the policy's weights anew."""
+        self._plan.refresh()
+
+    @torch.no_grad()
+    def gather(self) -> Experience:
+        """T steps of all environments, in place of those before."""
+        self.returns = []
+        for t in range(self.steps):
+            self._step(t)
+        return self.experience
+
+    def _step(self, t: int) -> None:
+        noise = self.experience.noise[t].normal_(generator=self._generator)
+        mean = self._plan(self._states, noise.transpose(0, 1))
+        drawn = torch.empty_like(mean).normal_(generator=self._generator)
+        actions = mean + self.policy.log_std.exp() * drawn
+        taken = actions.clamp(-1, 1)
+        transition = step_environments(self.envs, taken.cpu().numpy())
+        self._count(transition)
+
+        arrived, rewards, terminated, ended, following = (
+            on_device(part, self._states.device) for part in transition
+        )
+        reached, states = self._follow(self._states, actions, ended, arrived, following)
+        lived = Experience(
+            self._states, reached, noise, mean, actions, rewards, terminated, ended, arrived, following
+        )
+        for slots, value in zip(self.experience, lived, strict=True):
+            if value is not noise:  # which was drawn there
+                slots[t].copy_(value)
+        if self._replay is not None:
+            self._replay.add(self._observations, taken, lived.rewards, lived.arrived, lived.ended)
+        self._states, self._observations = states, lived.following
+
+    def _one_step(
+        self, states: Tensor, actions: Tensor, ended: Tensor, arrived: Tensor, following: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The model states that were reached, and those to go on from."""
+        model = self.policy.model
+        reached = model.observe(states, actions.clamp(-1, 1), arrived)
+        return reached, torch.where(ended.unsqueeze(-1), model.initial(following), reached)
+
+    @torch.no_grad()
+    def filter_again(self) -> None:
+        """Follow the same steps with the model as it is now: states that it no longer has are stale.
+
+        The first states stay: those of new episodes never change, others as they are known from the call
+        before.
+        """
+        e = self.experience
+        states = e.states[0].clone()
+        for t in range(self.steps):
+            e.states[t].copy_(states)
+            reached, states = self._follow(states, e.actions[t], e.ended[t], e.arrived[t], e.following[t])
+            e.reached[t].copy_(reached)
+        self._states = states
+
+    def _count(self, transition: Transition) -> None:
+        self._sums += transition.rewards
+        self.returns += self._sums[transition.ended].tolist()
+        self._sums[transition.ended] = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next call depends on, but for the policy, the generator and the replay buffer."""
+        return {
+            "envs": self.envs.get_state(),
+            "observations": self._observations,
+            "states": self._states,
+            "sums": self._sums.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self.envs.set_state(state["envs"])
+        self._observations = state["observations"].to(self._states.device)
+        self._states = state["states"].to(self._states.device)
+        self._sums = np.array(state["sums"])
+        self.refresh()

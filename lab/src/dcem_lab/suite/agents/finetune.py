@@ -1,0 +1,267 @@
+"""The paper's phase 3: PPO through the planner, on a chosen part of what it plans with.
+
+A step gathers episodes, estimates advantages and makes some passes of updates over the episodes. An update
+plans again from the stored model states, with the stored noise and with gradients:
+
+    ρ = π_θ(u | s, ε) / π_old(u | s, ε),        π_θ(u | s, ε) = N(plan_θ(s, ε), σ²).
+
+The denominator comes from the same function on the same minibatches before the first update, so that ρ is
+then exactly one, however the batch of the environments may have been rounded while acting.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from dcem import Decoder, capture
+from dcem_lab.suite.agents.experience import Gatherer
+from dcem_lab.suite.agents.finetune_config import FinetuneConfig
+from dcem_lab.suite.agents.planner import PlannerConfig
+from dcem_lab.suite.agents.policy import Critic, Policy
+from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.gae import advantages
+from dcem_lab.suite.ppo_loss import clipped_fraction, clipped_loss, divergence, standardized, value_loss
+from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.rssm import RSSM, multistep_loss
+from dcem_lab.training.fit import descend
+from dcem_lab.training.stopwatch import Stopwatch
+
+
+class Finetuner:
+    """A controller in its environments, fine-tuned in place; `step` is all there is to the training loop.
+
+    An update is one captured graph on a CUDA device, and nothing in it waits.
+
+    Args:
+        envs: E environments.
+        model, decoder: what the controller plans with, on ``device``; the chosen parts change.
+        planner: how it plans.
+        config: how it learns.
+        steps: T, of every environment in a step of the agent; an episode's length, in the paper.
+        seed: of environments, planning, exploration, the value network and the order of minibatches.
+        device: of model and decoder.
+    """
+
+    def __init__(
+        self,
+        envs: ParallelEnv,
+        model: RSSM,
+        decoder: Decoder | None,
+        planner: PlannerConfig,
+        config: FinetuneConfig,
+        steps: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.config, self.device = config, torch.device(device)
+        transitions = steps * envs.num_envs
+        if config.minibatch > transitions:
+            raise ValueError(
+                f"minibatch must be at most the {transitions} transitions of a step, got {config.minibatch}"
+            )
+        if config.likelihood and not model.config.distance <= config.length < steps:
+            raise ValueError(
+                f"length must be from model.distance={model.config.distance} to below the {steps} steps of "
+                f"an environment, got {config.length}"
+            )
+        seeds = np.random.SeedSequence(seed).generate_state(4) >> 1  # room to count on from there
+        env_seed, play_seed, learn_seed, value_seed = seeds.tolist()
+        self._play, self._learn = (
+            Generator(self.device).manual_seed(drawn) for drawn in (play_seed, learn_seed)
+        )
+        self.policy = Policy(
+            model, decoder, planner, config.mode(planner.iterations), config.std, config.learn_std
+        )
+        self.critic = Critic(
+            model.state_dim, config.gamma, config.value_width, Generator().manual_seed(value_seed)
+        ).to(self.device)
+        self._replay = self._make_replay(envs.num_envs, model) if config.likelihood else None
+        self.gatherer = Gatherer(envs, self.policy, steps, self._play, self._replay)
+        self.gatherer.restart(env_seed)
+        self.stopwatch = Stopwatch(self.device)
+
+        self._old = torch.zeros(transitions, device=self.device)
+        self._advantages, self._targets = torch.zeros_like(self._old), torch.zeros_like(self._old)
+        trained = self.policy.train_only(config.parts)
+        groups: list[dict[str, Any]] = [{"params": trained, "lr": config.lr}] if trained else []
+        if config.learn_std:
+            groups.append({"params": [self.policy.log_std], "lr": config.std_lr})
+        self._parameters: list[Tensor] = [p for group in groups for p in group["params"]]
+        self._values: list[Tensor] = list(self.critic.parameters())
+        on_cuda = self.device.type == "cuda"
+        self.optimizer = torch.optim.Adam(groups, eps=1e-5, capturable=on_cuda)
+        self.value_optimizer = torch.optim.Adam(self._values, config.value_lr, capturable=on_cuda)
+        self._remember = capture(self._remember_old, eager=3)
+        self._update = capture(self._update_policy, generator=self._learn, eager=3)
+        self._update_value = capture(self._update_critic, eager=3)
+        self.steps = 0
+        """Steps of the agent so far."""
+
+    def step(self) -> dict[str, float]:
+        """Gather episodes and learn from them; returns figures. Waits for the device at the end."""
+        with self.stopwatch.measure("gather"):
+            lived = self.gatherer.gather()
+        figures = {"return": float(np.mean(self.gatherer.returns))} if self.gatherer.returns else {}
+        with self.stopwatch.measure("value"):
+            value_figures = self._learn_values()
+        if self.steps >= self.config.value_steps:
+            with self.stopwatch.measure("update"):
+                figures |= self._improve()
+        figures |= value_figures
+        figures["std"] = self.policy.log_std.detach().exp().mean().item()
+        figures["clipped_actions"] = (lived.actions.abs() > 1).float().mean().item()
+        self.steps += 1
+        return figures
+
+    @torch.no_grad()
+    def _learn_values(self) -> dict[str, float]:
+        """Advantages of what was gathered, and the value network fitted to the returns they stand for."""
+        e, config = self.gatherer.experience, self.config
+        if self.steps == 0:
+            self.critic.begin(e.states, e.rewards)
+        values, next_values = self.critic(e.states), self.critic(e.reached)
+        found = advantages(e.rewards, values, next_values, e.terminated, e.ended, config.gamma, config.lam)
+        self._advantages.copy_(standardized(found).flatten())
+        targets = (found + values).flatten()
+        self._targets.copy_(targets / self.critic.scale)
+        for _ in range(config.value_updates):
+            rows = torch.randint(len(targets), (config.minibatch,), device=self.device, generator=self._learn)
+            self._update_value(rows)
+        # How much of the variance of the returns the values had foreseen.
+        explained = 1 - found.var() / targets.var().clamp_min(1e-12)
+        # Before the policy learns from them: what is not finite would spoil it, and its checkpoint.
+        self._require_finite({"the value of what was gathered": self.critic(e.states).mean().item()})
+        return {"value": values.mean().item(), "explained": explained.item()}
+
+    @torch.no_grad()
+    def _improve(self) -> dict[str, float]:
+        """Passes of updates. Minibatches stay the same in all of them, in an order of their own in each."""
+        size = self.config.minibatch
+        shuffled = torch.randperm(len(self._old), device=self.device, generator=self._learn)
+        minibatches = shuffled[: len(shuffled) // size * size].view(-1, size)
+        apart = [self._remember(rows) for rows in minibatches]
+        figures: list[dict[str, Tensor]] = []
+        stale = "transition" in self.config.parts and self.config.filter_again
+        for number in range(self.config.passes):
+            if number and stale:
+                self.gatherer.filter_again()
+            order = torch.randperm(len(minibatches), device=self.device, generator=self._learn)
+            figures += [self._update(rows) for rows in minibatches[order]]
+        if stale:
+            self.gatherer.filter_again()
+        self.gatherer.refresh()
+        means = {name: torch.stack([f[name] for f in figures]).mean().item() for name in figures[0]}
+        self._require_finite(means)
+        # These two say whether the ratios can be trusted.
+        first = {"first_ratio_error": figures[0]["ratio_error"].item()}
+        return {**means, **first, "planned_apart": torch.stack(apart).mean().item()}
+
+    def _require_finite(self, figures: dict[str, float]) -> None:
+        for name, value in figures.items():
+            if not math.isfinite(value):
+                raise FloatingPointError(f"{name} is {value} in step {self.steps}: fine-tuning diverged")
+
+    def _remember_old(self, rows: Tensor) -> Tensor:
+        """Keep the log-probabilities of rows (B,) of the experience under the policy as it is.
+
+        Returns the distance between what was planned while acting and what is planned here, in units of σ.
+        """
+        # As an update will: without a graph, pruning and some kernels come to other numbers. Nobody will go
+        # back through this one, so nothing is kept for that.
+        with torch.enable_grad(), saved_tensors_hooks(_forget, _forget):
+            mean, now = self._log_prob(rows)
+        self._old[rows] = now.detach()
+        before = self.gatherer.experience.flat("means")[rows]
+        return ((mean.detach() - before).abs() / self.policy.log_std.exp()).mean()
+
+    def _log_prob(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log-probabilities of rows (B,), planned again."""
+        states, noise, actions = (
+            self.gatherer.experience.flat(name)[rows] for name in ("states", "noise", "actions")
+        )
+        mean = self.policy(states, noise)
+        return mean, self.policy.log_prob(actions, mean)
+
+    def _update_policy(self, rows: Tensor) -> dict[str, Tensor]:
+        config = self.config
+        with torch.enable_grad():
+            log_ratios = self._log_prob(rows)[1] - self._old[rows]
+            ratios = log_ratios.exp()
+            loss = surrogate = clipped_loss(ratios, self._advantages[rows], config.clip)
+            figures = {}
+            if self._replay is not None:
+                chunk = self._replay.sample(config.batch, config.length, self._learn)
+                misfit, found = multistep_loss(self.policy.model, *chunk, generator=self._learn)
+                loss = loss + config.likelihood * misfit
+                figures = {"model_loss": found["loss"]}
+        norm = descend(loss, self._parameters, self.optimizer, config.grad_clip)
+        ratios = ratios.detach()
+        return {
+            "policy_loss": surrogate.detach(),
+            "gradient_norm": norm,
+            "divergence": divergence(log_ratios.detach()),
+            "clipped": clipped_fraction(ratios, config.clip),
+            "ratio_error": (ratios - 1).abs().max(),
+            **figures,
+        }
+
+    def _update_critic(self, rows: Tensor) -> None:
+        with torch.enable_grad():
+            loss = value_loss(
+                self.critic.scaled(self.gatherer.experience.flat("states")[rows]), self._targets[rows]
+            )
+        descend(loss, self._values, self.value_optimizer, self.config.grad_clip)
+
+    def _make_replay(self, n_envs: int, model: RSSM) -> ReplayBuffer:
+        return ReplayBuffer(
+            n_envs,
+            max(2, self.config.replay_steps // n_envs),
+            model.obs_dim,
+            model.action_dim,
+            self.device,
+            shortest_episode=self.config.length,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next steps depend on."""
+        decoder = self.policy.decoder
+        return {
+            "model": self.policy.model.state_dict(),
+            "decoder": decoder.state_dict() if decoder is not None else None,
+            "log_std": self.policy.log_std.detach(),
+            "critic": self.critic.state_dict(),
+            "optimizers": [o.state_dict()["state"] for o in (self.optimizer, self.value_optimizer)],
+            "gatherer": self.gatherer.state_dict(),
+            "generators": [g.get_state() for g in (self._play, self._learn)],
+            "replay": self._replay.state_dict() if self._replay is not None else None,
+            "steps": self.steps,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`, before the first step: a captured update keeps the tensors it saw."""
+        self.policy.model.load_state_dict(state["model"])
+        if self.policy.decoder is not None:
+            self.policy.decoder.load_state_dict(state["decoder"])
+        self.policy.log_std.copy_(state["log_std"])
+        self.critic.load_state_dict(state["critic"])
+        for optimizer, saved in zip((self.optimizer, self.value_optimizer), state["optimizers"], strict=True):
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": saved, "param_groups": groups})
+        self.gatherer.load_state_dict(state["gatherer"])
+        for generator, saved in zip((self._play, self._learn), state["generators"], strict=True):
+            generator.set_state(saved)
+        if self._replay is not None:
+            self._replay.load_state_dict(state["replay"])
+        self.steps = state["steps"]
+
+
+def _forget(_: Any) -> Any:
+    """Nothing, in place of what a backward pass would need."""
+    return None

@@ -1,0 +1,154 @@
+"""The controller as a policy that learns: the planned action is the mean of a Gaussian."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Generator, Tensor, nn
+
+from dcem import MPC, Decoder
+from dcem.backward import Unroll
+from dcem_lab.suite.agents.planner import DTYPES, Planner, PlannerConfig
+from dcem_lab.suite.ppo_loss import log_prob
+from dcem_lab.suite.rssm import RSSM
+from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
+from dcem_lab.suite.rssm.nets import EnsembleMLP
+
+PARTS = ("decoder", "reward", "transition")
+"""What a controller's parameters are divided into; its transition is the GRU and the observation head."""
+
+
+class Policy(nn.Module):
+    """π(u | s, ε) = N(plan(s, ε), σ²), a function of the planner's noise ε as much as of the state.
+
+    Planning again with the noise of the first time gives the same mean, and gradients reach all that planned.
+
+    Args:
+        model: the world model that imagines.
+        decoder: plan in its latent space; None to plan over action sequences.
+        planner: how much to plan, softly (tau above 0): a hard top-k passes no gradient.
+        backward: how to differentiate a plan.
+        std: σ, of every number of an action.
+        learn_std: whether σ is a parameter.
+
+    >>> from dcem_lab.suite.rssm import RSSMConfig
+    >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
+    >>> policy = Policy(model, None, PlannerConfig(samples=9, elites=2, iterations=2, horizon=4, tau=1.0))
+    >>> policy.noise_shape
+    (2, 9, 4)
+    >>> states, noise = model.initial(torch.zeros(5, 3)), torch.randn(5, *policy.noise_shape)
+    >>> mean = policy(states, noise)
+    >>> mean.shape, policy.log_prob(torch.zeros(5, 1), mean).shape
+    (torch.Size([5, 1]), torch.Size([5]))
+    """
+
+    def __init__(
+        self,
+        model: RSSM,
+        decoder: Decoder | None,
+        planner: PlannerConfig,
+        backward: Unroll = Unroll(),  # noqa: B008 (immutable)
+        std: float = 0.1,
+        learn_std: bool = False,
+    ) -> None:
+        super().__init__()
+        if planner.tau == 0:
+            raise ValueError("planner.tau must be positive for gradients to pass through the search, got 0")
+        self.model, self.decoder, self.planner, self._backward = model, decoder, planner, backward
+        self._frozen: FrozenRollout | None = None
+        self._mpc = self._controller()
+        self.noise_shape = planner.iterations, planner.samples, self._mpc.search_dim
+        """(T, N, n) of the noise that one plan takes."""
+        log_std = torch.full((model.action_dim,), math.log(std))
+        self.log_std = nn.Parameter(log_std.to(next(model.parameters())), requires_grad=learn_std)
+
+    def _controller(self) -> MPC:
+        mpc = MPC(
+            self._frozen or self.model,
+            self.planner.horizon,
+            solver=self.planner.solver(),
+            decoder=self.decoder,
+            action_dim=self.model.action_dim,
+            backward=self._backward,
+        )
+        return mpc.to(next(self.model.parameters()).device)
+
+    def forward(self, states: Tensor, noise: Tensor) -> Tensor:
+        """The mean: model states (B, S) and noise (B, T, N, n) → actions (B, m)."""
+        if self._frozen is not None:
+            self._frozen.refresh()
+        return self._mpc(states, noise=noise.transpose(0, 1), cost=False).action
+
+    def log_prob(self, actions: Tensor, mean: Tensor) -> Tensor:
+        """ln π of actions (B, m), as they were drawn and not clipped, around means (B, m): (B,)."""
+        return log_prob(actions, mean, self.log_std)
+
+    def actor(self) -> Planner:
+        """A fast planner without gradients for the mean, in the precision of evaluations: call with noise."""
+        return Planner(self.model, self.planner, self.decoder)
+
+    def train_only(self, parts: Iterable[str]) -> list[nn.Parameter]:
+        """Freeze all but these parts (and σ, if it is learned); returns their parameters."""
+        chosen = set(parts)
+        if self.decoder is None and "decoder" in chosen:
+            raise ValueError(
+                "parts must not name the decoder of a controller that plans over action sequences, "
+                f"got {sorted(chosen)}"
+            )
+        if self.planner.elites == self.planner.samples and chosen & {"reward", "transition"}:
+            raise ValueError(
+                f"planner.elites must be below samples={self.planner.samples} where reward or transition "
+                "learn: with all samples elite, they do not matter to the plan"
+            )
+        modules: dict[str, list[nn.Module]] = {
+            "decoder": [self.decoder] if self.decoder is not None else [],
+            "reward": [self.model.reward_head],
+            "transition": [self.model.gru, self.model.observation_head],
+        }
+        trained = []
+        for part, owners in modules.items():
+            for parameter in (p for owner in owners for p in owner.parameters()):
+                parameter.requires_grad_(part in chosen)
+                if part in chosen:
+                    trained.append(parameter)
+        # A transition that stays as it is leaves out half of the backward pass.
+        self._frozen = None
+        if "transition" not in chosen:
+            self._frozen = FrozenRollout(self.model, "reward" in chosen, DTYPES[self.planner.dtype])
+        self._mpc = self._controller()
+        return trained
+
+
+class Critic(nn.Module):
+    """V(s), from model states that get no gradient. A reward of one for ever is worth one to the network.
+
+    Args:
+        state_dim: numbers in a model state.
+        gamma: γ < 1; the network's output is scaled by 1 / (1 − γ).
+        width: units of its two hidden layers.
+        generator: where the first weights come from, on the processor.
+    """
+
+    def __init__(self, state_dim: int, gamma: float, width: int, generator: Generator | None = None) -> None:
+        super().__init__()
+        self.scale = 1 / (1 - gamma)
+        self.net = EnsembleMLP([state_dim, width, width, 1], "elu", members=1, generator=generator)
+
+    @torch.no_grad()
+    def begin(self, states: Tensor, rewards: Tensor) -> None:
+        """Shift all values so that on average the mean reward goes on for ever, which needs no learning.
+
+        Bootstrapping takes dozens of steps to get there: γ(1 − λ) / (1 − γλ) of the error is left after each.
+        Meanwhile, advantages tell how far away the end of the episode is, and little else.
+        """
+        self.net.biases[-1].add_(rewards.mean() - self.scaled(states).mean())
+
+    def scaled(self, states: Tensor) -> Tensor:
+        """(1 − γ) V: (..., S) → (...), of the size of a reward."""
+        return self.net(states.detach().flatten(0, -2).unsqueeze(0)).reshape(states.shape[:-1])
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(..., S) → (...)."""
+        return self.scale * self.scaled(states)

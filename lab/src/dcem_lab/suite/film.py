@@ -1,0 +1,61 @@
+"""A film of a controller at work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio
+
+from dcem_lab.suite.agents import Episode
+from dcem_lab.suite.evaluate import Trained, play
+
+
+class CannotDrawError(RuntimeError):
+    """There is no way to draw a frame here."""
+
+
+def film(
+    trained: Trained, path: Path, seed: int, fps: float, each_step: Callable[[], None] = lambda: None
+) -> Episode:
+    """Play the episode of a seed and write it as mp4, a frame an action; `each_step` is called after each."""
+    environment = partial(trained.environment, render_mode="rgb_array")
+    _try_to_draw(environment())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer: Any = imageio.get_writer(path, fps=fps, macro_block_size=1)
+    with writer:
+        filmed = trained._replace(environment=lambda: _Filmed(environment(), writer.append_data))
+        [episode] = play(filmed, episodes=1, seed=seed, n_envs=1, each_step=each_step)
+    return episode
+
+
+class _Filmed(gymnasium.Wrapper):
+    """An environment that shows a frame after every step."""
+
+    def __init__(self, env: gymnasium.Env, show: Callable[[Any], None]) -> None:
+        super().__init__(env)
+        self._show = show
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        outcome = super().step(action)
+        self._show(self.env.render())
+        return outcome
+
+
+def _try_to_draw(env: gymnasium.Env) -> None:
+    with closing(env):
+        env.reset(seed=0)
+        try:
+            frame = env.render()
+        except Exception as error:  # whatever the graphics libraries raise
+            raise CannotDrawError(
+                f"no frame could be drawn with MUJOCO_GL={os.environ.get('MUJOCO_GL')} ({error}); "
+                "MUJOCO_GL=egl draws without a screen and needs the libraries libegl1 and libgl1"
+            ) from error
+    if frame is None:
+        raise CannotDrawError("the environment draws no frames")

@@ -1,0 +1,196 @@
+"""The numbers of cheetah and walker: training curves, evaluation episodes, and what a decision costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcem_lab.report.sources import duration, machine_of, read_json, read_rows
+from dcem_lab.report.tables import number
+
+TASKS = ("cheetah-run", "walker-walk")
+CONTROLLERS = {"full-cem": "full CEM", "latent-dcem": "latent DCEM", "latent-dcem-ppo": "latent DCEM\n+ PPO"}
+NO_EVALUATION = "no evaluation"
+NO_DEVICE = "not run"
+_DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+_STATES = {"ms_1": "one state", "ms_16": "16 states"}
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Training:
+    """The runs of one phase, task and variant: a record and a curve for each seed."""
+
+    task: str
+    preset: str
+    records: dict[str, dict[str, Any]]
+    curves: list[dict[str, np.ndarray]]
+
+    @property
+    def label(self) -> str:
+        return f"ours, {self.preset}"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it began with what another run had learned, so that its steps are not all there were."""
+        return any(record.get("config", {}).get("source") for record in self.records.values())
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The returns of one controller on one task, by run."""
+
+    task: str
+    controller: str
+    runs: dict[str, np.ndarray]
+    sampled: str  # trajectories for one plan
+
+    @property
+    def totals(self) -> np.ndarray:
+        return np.concatenate(list(self.runs.values()))
+
+    @property
+    def label(self) -> str:
+        return CONTROLLERS.get(self.controller, self.controller)
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """Of the median, 95%: runs are drawn anew, then episodes of each."""
+        random, runs = np.random.default_rng(0), list(self.runs.values())
+        medians = [
+            np.median(np.concatenate([random.choice(runs[i], len(runs[i])) for i in chosen]))
+            for chosen in random.integers(len(runs), size=(_RESAMPLES, len(runs)))
+        ]
+        low, high = np.percentile(medians, [2.5, 97.5])
+        return float(low), float(high)
+
+
+def read_trainings(root: Path) -> list[Training]:
+    """results/<phase>/<task>-<variant>/seed<k>/{run.json, curve.csv}"""
+    found = []
+    for folder in sorted(root.glob("*")):
+        paths = sorted(path for path in folder.glob("seed*") if (path / "curve.csv").exists())
+        if not paths:
+            continue
+        task = next((task for task in TASKS if folder.name.startswith(task)), folder.name)
+        records = {path.name: _record(path / "run.json") for path in paths}
+        curves = [_columns(path / "curve.csv") for path in paths]
+        found.append(Training(task, folder.name.removeprefix(task).strip("-") or "default", records, curves))
+    return found
+
+
+def evaluated(curve: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Environment steps and values, where there was an evaluation."""
+    there = np.isfinite(curve[name])
+    return curve["env_steps"][there], curve[name][there]
+
+
+def training_rows(trainings: Sequence[Training]) -> list[dict[str, str]]:
+    """Every run: how far it came, what it reached, and how long that took."""
+    rows = []
+    latent = any("decoder_cost" in curve for training in trainings for curve in training.curves)
+    for training in trainings:
+        for (seed, record), curve in zip(training.records.items(), training.curves, strict=True):
+            steps, median = evaluated(curve, "eval_median")
+            _, mean = evaluated(curve, "eval_mean")
+            rows.append(
+                {
+                    "task": training.task,
+                    "variant": training.preset,
+                    "seed": seed.removeprefix("seed"),
+                    "environment steps": f"{curve['env_steps'][-1]:,.0f}",
+                    "of its budget": f"{record['step'] / record['steps']:.0%}" if "steps" in record else "",
+                    "newest mean, median": f"{mean[-1]:.0f}, {median[-1]:.0f}"
+                    if len(median)
+                    else NO_EVALUATION,
+                    "best median, at": f"{median.max():.0f}, {steps[median.argmax()]:,.0f}"
+                    if len(median)
+                    else NO_EVALUATION,
+                    **({"a plan promises": _promised(curve)} if latent else {}),
+                    "wall time": duration(record.get("wall_seconds") or float(curve["seconds"][-1])),
+                    "machine": machine_of(record).split(",")[0],
+                }
+            )
+    return rows
+
+
+def _promised(curve: dict[str, np.ndarray]) -> str:
+    """What the model said, in the newest update of a decoder, that its plans would earn."""
+    costs = curve.get("decoder_cost", np.empty(0))
+    known = costs[np.isfinite(costs)]
+    return f"{-known[-1]:.1f}" if len(known) else ""
+
+
+def read_evaluations(path: Path) -> list[Evaluation]:
+    """By task and controller, those of the paper first."""
+    if not path.exists():
+        return []
+    totals: dict[tuple[str, str], dict[str, list[float]]] = {}
+    sampled = {}
+    for row in read_rows(path):
+        key = row["task"].replace(".", "-"), row["controller"]
+        totals.setdefault(key, {}).setdefault(row["run"], []).append(float(row["total"]))
+        sampled[key] = f"{int(row['samples']) * int(row['iterations']):,}"
+    order = list(CONTROLLERS)
+    found = [
+        Evaluation(*key, {run: np.array(values) for run, values in runs.items()}, sampled[key])
+        for key, runs in totals.items()
+    ]
+    return sorted(
+        found, key=lambda e: (e.task, order.index(e.controller) if e.controller in order else len(order))
+    )
+
+
+def planning_rows(folder: Path) -> list[dict[str, str]]:
+    """Of results/dmc: the time of one plan on a CPU and on a GPU, beside the return that such plans earn."""
+    if not (folder / "planning.csv").exists():
+        return []
+    returns = {
+        (e.task, e.controller, e.sampled): f"{np.median(e.totals):.0f}"
+        for e in read_evaluations(folder / "evaluations.csv")
+    }
+    plans: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
+    for row in read_rows(folder / "planning.csv"):
+        plan = row["task"], row["controller"], f"{int(row['trajectories']):,}"
+        plans.setdefault(plan, {})[row["kind"]] = row
+    return [
+        {
+            "task": task,
+            "controller": CONTROLLERS.get(controller, controller).replace("\n", " "),
+            "trajectories a plan": trajectories,
+            "median return": returns.get((task, controller, trajectories), NO_EVALUATION),
+            **{
+                f"{name}, {states}": f"{number(float(measured[kind][ms]))} ms"
+                if kind in measured
+                else NO_DEVICE
+                for kind, name in _DEVICES.items()
+                for ms, states in _STATES.items()
+            },
+            "measured on": ", ".join(_device(row) for row in measured.values()),
+        }
+        for (task, controller, trajectories), measured in plans.items()
+    ]
+
+
+def _device(row: dict[str, str]) -> str:
+    if row["kind"] != "cpu":
+        return row["device"]
+    threads = f"{row['threads']} thread{'s' * (row['threads'] != '1')}"
+    return f"{row['device']} ({threads}, load before {row['load']})"
+
+
+def _record(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    found = read_json(path)
+    return found if "command" in found else next(iter(found.values()), {})
+
+
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    rows = read_rows(path)
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}

@@ -1,0 +1,192 @@
+"""What experiments with an agent in environments share: devices, schedules, figures, evaluations."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dcem_lab.runs import Run, require
+from dcem_lab.suite.agents import Controller, Offline, OnlineConfig, Planet
+from dcem_lab.suite.agents.controller import flat_size
+from dcem_lab.suite.agents.planet import least_checkpoint
+from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.snapshots import Snapshots
+
+SELECTION_SEED = 2_000_000
+"""Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
+
+FINETUNE_SELECTION_SEED = 2_100_000
+"""The same for weights that go on from others, which were chosen on those and would do too well there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+    """What every training of an agent in environments is told, beside the agent.
+
+    Attributes:
+        seed: of everything.
+        n_envs: environments stepped and planned for at once.
+        n_workers: processes they run in; 0 for this one.
+        eval_every: environment steps between evaluations, whose best weights are kept.
+        eval_episodes: episodes of an evaluation, all at once.
+        save_every: seconds between checkpoints.
+        device: cpu, cuda, or auto for cuda where there is one.
+    """
+
+    seed: int = 0
+    n_envs: int = 16
+    n_workers: int = 16
+    eval_every: int = 20_000
+    eval_episodes: int = 32
+    save_every: float = 300.0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        self._at_least_one("n_envs", "eval_every", "eval_episodes")
+        require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
+        require(self.save_every > 0, "save_every", self.save_every, "positive")
+        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
+
+    def _at_least_one(self, *names: str) -> None:
+        for name in names:
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLoopConfig(LoopConfig):
+    """The same for one that learns at every step of the environments.
+
+    Attributes, beside those of `LoopConfig`:
+        env_steps: environment steps of training, over all environments and with the repeated ones.
+        log_every: agent steps between log entries.
+    """
+
+    env_steps: int = 2_000_000
+    log_every: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least_one("env_steps", "log_every")
+
+
+def require_chunks(
+    env: ControlEnv, config: LoopConfig, replay_steps: int, lengths: Mapping[str, int]
+) -> None:
+    """Chunks of these lengths, by setting, must fit into an episode and an environment's share of replay."""
+    longest = env.episode_actions
+    for name, length in lengths.items():
+        if longest is not None:
+            require(length <= longest, name, length, f"at most {longest}, the actions of an episode")
+        least = config.n_envs * (length + 1)
+        allowed = f"at least {least}, for chunks of {name}={length} in {config.n_envs} environments"
+        require(replay_steps >= least, "replay_steps", replay_steps, allowed)
+
+
+def require_checkpoint(
+    env: ControlEnv, config: LoopConfig, learning: OnlineConfig, lengths: Mapping[str, int]
+) -> None:
+    """What a checkpoint keeps of the replay buffer must hold a chunk to go on with."""
+    replay = ReplayBuffer(
+        config.n_envs,
+        learning.replay_steps // config.n_envs,
+        flat_size(env.observation_space),
+        flat_size(env.action_space),
+        "meta",  # its size is all that matters
+        learning.length,
+    )
+    least = least_checkpoint(replay, max(lengths.values())) / 1e6
+    require(learning.checkpoint_mb >= least, "checkpoint_mb", learning.checkpoint_mb, f"at least {least}")
+
+
+def choose_device(name: str) -> torch.device:
+    """What `cpu`, `cuda` or `auto` stands for here."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def every(interval: float, n: int) -> set[int]:
+    """The multiples of an interval, rounded up, below n, and n.
+
+    >>> sorted(every(2.5, 9))
+    [3, 5, 8, 9]
+    """
+    return {math.ceil(k * interval) for k in range(1, math.ceil(n / interval))} | {n}
+
+
+class Clock:
+    """How fast a count goes up."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._time = count, time.monotonic()
+
+    def lap(self, count: int) -> float:
+        """Counts a second since the last lap."""
+        now = time.monotonic()
+        rate = (count - self._count) / max(now - self._time, 1e-9)
+        self._count, self._time = count, now
+        return rate
+
+
+def learn(
+    config: StepLoopConfig,
+    run: Run,
+    agent: Planet | Offline,
+    trained: Snapshots,
+    controller: Controller,
+    tests: ParallelEnv,
+    action_repeat: int,
+) -> None:
+    """Step the agent until the end of the run, look at it now and then, and keep its best weights."""
+    at_once = config.n_envs * action_repeat
+    n_steps = math.ceil(config.env_steps / at_once)
+    evaluations = every(config.eval_every / at_once, n_steps)
+    clock = Clock(run.step)
+    for step in run.steps(n_steps, {"agent": agent, "trained": trained}, save_every=config.save_every):
+        agent.step()
+        done = step + 1
+        if done % config.log_every == 0 or done in evaluations:
+            figures = {"env_steps": done * at_once, **summary(agent, clock.lap(done) * at_once)}
+            if done in evaluations:
+                figures |= evaluate(controller, tests, SELECTION_SEED)
+                trained.keep_if_best(figures["eval/mean"])
+                figures["eval/best"] = trained.score
+            run.log(step, **figures)
+            clock.lap(done)
+
+
+def summary(agent: Planet | Offline, rate: float) -> dict[str, float]:
+    """What people watch first, then what explains it. Waits for the device."""
+    figures = {f"ms/{part}": value for part, value in agent.stopwatch.read().items()}
+    if isinstance(agent, Planet):
+        returns = agent.collector.returns
+        figures = {
+            **({"return": float(np.mean(returns))} if returns else {}),
+            "env_steps_per_s": rate,
+            **agent.learner.read(),
+            **figures,
+            "episodes": agent.collector.episodes,
+            "updates": agent.learner.updates,
+        }
+    if agent.decoder_learner is not None:
+        figures |= {f"decoder/{name}": value for name, value in agent.decoder_learner.read().items()}
+        figures["decoder/updates"] = agent.decoder_learner.updates
+    return figures
+
+
+def evaluate(controller: Controller, envs: ParallelEnv, first_seed: int) -> dict[str, float]:
+    """Statistics of an episode in every environment, the seeds counting from the first; all at once."""
+    start = time.monotonic()
+    seeds = range(first_seed, first_seed + envs.num_envs)
+    returns = [episode.total for episode in controller.play(envs, seeds)]
+    q1, median, q3 = np.percentile(returns, [25, 50, 75]).tolist()
+    seconds = time.monotonic() - start
+    figures = {"mean": float(np.mean(returns)), "median": median, "q1": q1, "q3": q3, "seconds": seconds}
+    return {f"eval/{name}": value for name, value in figures.items()}

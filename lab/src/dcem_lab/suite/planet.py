@@ -1,0 +1,170 @@
+"""The paper's phase 1: a world model learned online while the cross-entropy method controls the robot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from dcem_lab.runs import Run, require
+from dcem_lab.suite.agents import Controller, Planet, PlanetConfig, PlannerConfig
+from dcem_lab.suite.agents.controller import flat_size
+from dcem_lab.suite.envs.dmc import ControlEnv, make_env
+from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.online import StepLoopConfig, choose_device, learn, require_checkpoint, require_chunks
+from dcem_lab.suite.rssm import RSSM, RSSMConfig
+from dcem_lab.suite.snapshots import Snapshots
+from dcem_lab.suite.source import Pieces, require_replay, require_source
+
+ANGLES = {"cheetah-run": (1,)}
+"""Observations that are angles which turn around and around: cheetah's pitch."""
+
+_NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pessimism")
+"""What may change about a model while its weights stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PlanetConfig, StepLoopConfig):
+    """A task, an agent to learn it, and how often to look at it.
+
+    Attributes, beside those of the agent (`PlanetConfig`) and of the loop (`StepLoopConfig`):
+        task: a task of the control suite or a Gymnasium id.
+        action_repeat: environment steps an action is held for; null for the task's own.
+        source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
+            has one (else seed episodes that its model plans); `from=` on the command line.
+        wrap_angles: give the model sine and cosine of the observations that are angles.
+        evaluation: the planner that is evaluated.
+    """
+
+    task: str = "cheetah-run"
+    action_repeat: int | None = None
+    source: str = ""
+    wrap_angles: bool = False
+    evaluation: PlannerConfig = field(default_factory=PlannerConfig)
+    eval_every: int = 200_000
+    eval_episodes: int = 16
+
+    def __post_init__(self) -> None:
+        PlanetConfig.__post_init__(self)
+        StepLoopConfig.__post_init__(self)
+        repeat = self.action_repeat
+        require(repeat is None or repeat >= 1, "action_repeat", repeat, "null or at least 1")
+
+    @property
+    def agent(self) -> PlanetConfig:
+        """The agent, with what it should know about the task."""
+        angles = ANGLES.get(self.task, ()) if self.wrap_angles else self.model.angles
+        return replace(self, model=replace(self.model, angles=angles))
+
+
+_TINY_PLANNER = PlannerConfig(samples=20, elites=4, iterations=2, horizon=4)
+
+PRESETS: dict[str, dict[str, object]] = {
+    "tiny": {
+        "model": RSSMConfig(hidden=16, width=16, distance=4),
+        "planner": _TINY_PLANNER,
+        "evaluation": _TINY_PLANNER,
+        "seed_episodes": 2,
+        "batch": 8,
+        "length": 10,
+        "replay_steps": 2_000,
+        "env_steps": 2_400,
+        "n_envs": 2,
+        "n_workers": 0,
+        "eval_every": 2_400,
+        "eval_episodes": 2,
+        "log_every": 25,
+        "device": "cpu",
+    },
+    # The paper's setting, with PlaNet's 100 updates an episode of 250 actions, 16 environments at once.
+    "paper": {
+        "planner": PlannerConfig(dtype="float16"),
+        "evaluation": PlannerConfig(dtype="float16"),
+        "updates_per_step": 6.4,
+    },
+    # A small ensemble, planned with pessimistically: a planner finds the holes of a single model.
+    "best": {
+        "model": RSSMConfig(
+            activation="gelu",
+            residual=True,
+            normalize=True,
+            predict_std=False,
+            sample=False,
+            loss="rmse",
+            reward_weight=2.0,
+            members=3,
+            pessimism=0.5,
+        ),
+        "planner": PlannerConfig(samples=400, elites=40, iterations=8, dtype="float16"),
+        "evaluation": PlannerConfig(dtype="float16"),
+        "wrap_angles": True,
+        "noise_from_zero": True,
+        "updates_per_step": 2.0,
+        "clip": 20.0,
+        "average": 0.995,
+    },
+}
+
+
+def check(config: Config) -> None:
+    """The task must exist, with the angles that the model is to see, and what it goes on from must fit."""
+    _beginning(config)
+    with closing(environment(config)()) as env:
+        size = flat_size(env.observation_space)
+        lengths = {"length": config.length}
+        require_chunks(env, config, config.replay_steps, lengths)
+        require_checkpoint(env, config, config.agent, lengths)
+    angles = config.agent.model.angles
+    require(max(angles, default=0) < size, "model.angles", angles, f"below {size}, the observation's size")
+
+
+def run(config: Config, run: Run) -> None:
+    """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
+    device = choose_device(config.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    make = environment(config)
+    n_workers = min(config.n_workers, config.eval_episodes)
+    with (
+        closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs,
+        closing(ParallelEnv(make, config.eval_episodes, n_workers)) as tests,
+    ):
+        agent = Planet(envs, config.agent, config.seed, device, **_beginning(config))
+        controller = Controller(agent.model, config.evaluation)
+        pieces = Pieces(config.task, config.action_repeat, config.agent.model, config.evaluation)
+        trained = Snapshots(pieces, agent.model)
+        learn(config, run, agent, trained, controller, tests, _action_repeat(make))
+
+
+def _beginning(config: Config) -> dict[str, Any]:
+    """What the agent begins with: nothing, or the model and the data of another run."""
+    if not config.source:
+        return {}
+    source, name = require_source(config.source), config.source
+    require(source.task == config.task, "task", config.task, f"{source.task}, as in {name}")
+    repeat, theirs = (_action_repeat(make) for make in (environment(config), source.pieces.environment()))
+    require(repeat == theirs, "action_repeat", repeat, f"{theirs}, as in {name}")
+    ours = config.agent.model
+    for part, value in vars(source.pieces.model).items():
+        if part not in _NOT_OF_THE_NETWORK:
+            given = getattr(ours, part)
+            require(given == value, f"model.{part}", given, f"{value}, as in {name}: is a preset missing?")
+    model = RSSM(source.model.obs_dim, source.model.action_dim, ours)
+    model.load_state_dict(source.model.state_dict())
+    if source.replay is None:
+        return {"model": model, "seed_planner": config.planner}
+    return {"model": model, "replay": require_replay(source, name, config.n_envs, {"length": config.length})}
+
+
+def _action_repeat(make: Callable[..., ControlEnv]) -> int:
+    with closing(make()) as env:
+        return env.action_repeat
+
+
+def environment(config: Config) -> Callable[..., ControlEnv]:
+    """What makes one environment of the task; it takes a `render_mode`."""
+    return partial(make_env, config.task, config.action_repeat)

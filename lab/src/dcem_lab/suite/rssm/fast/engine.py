@@ -1,0 +1,48 @@
+"""What rolls out a world model of constant weights, step by step or in fused kernels."""
+
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from dcem_lab.suite.rssm.model import RSSM
+
+
+class Weights(NamedTuple):
+    """What a rollout reads of an RSSM: weights (M, in, out) and biases (M, out), zero where rounded up.
+
+    A step's inputs are rows [h, x, u, 0 …]: H numbers of h, and P of the rest.
+    """
+
+    hidden: Tensor  # (M, H, 3H), of the GRU
+    inputs: Tensor  # (M, P, 3H), of the GRU
+    gates: Tensor  # (M, 4H), biases of the GRU
+    observation: list[tuple[Tensor, Tensor]]  # H → … → P, without deviations
+    reward: list[tuple[Tensor, Tensor]]  # H + P → … → 1
+
+
+class Engine(Protocol):
+    """Rolls out a model, for `dcem_lab.suite.rssm.fast.imagine` to differentiate."""
+
+    def refresh(self) -> None:
+        """Take the weights anew from the model."""
+
+    def weights(self) -> Weights:
+        """Those it rolls out with, without gradients."""
+
+    def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """States (E, s) and actions (E, N, T, m) → rows (M, T + 1, R, H + P) and rewards (M, T, R).
+
+        R is at least E · N.
+        """
+
+
+def check_sequences(model: RSSM, state: Tensor, actions: Tensor, discount: float, terminal_cost: Any) -> None:
+    """ValueError unless these are states (*B, s) and action sequences (*B, N, H, m), to be added up as is."""
+    if discount != 1 or terminal_cost is not None:
+        raise ValueError("sequence_cost: discount and terminal_cost need a model that goes step by step")
+    *batch, _, _, action_dim = actions.shape
+    if action_dim != model.action_dim or state.shape != (*batch, model.state_dim):
+        raise ValueError(
+            f"sequence_cost: state must be (*B, {model.state_dim}) and actions (*B, N, H, "
+            f"{model.action_dim}), got {tuple(state.shape)} and {tuple(actions.shape)}"
+        )

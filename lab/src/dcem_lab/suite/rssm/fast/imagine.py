@@ -1,0 +1,260 @@
+"""Imagined rollouts of an RSSM whose transition is not being trained, with gradients for the actions.
+
+Learning a decoder differentiates through many rollouts of a model that stays as it is. That leaves out half
+of the backward pass, and what is left is written by hand:
+
+- A rollout leaves its states behind and nothing else. From them, the backward pass finds what happened inside
+  of every step again. On a CUDA device that is for all steps at once: a few long matrix products, where
+  rolling out takes a chain.
+- Rewards feed nothing back, so their head takes all steps at once as well.
+- On a CUDA device and in half precision, rolling out is one kernel (`rollout_triton.py`).
+
+The oracle is `RSSM.step`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+from torch.nn import functional as F
+
+from dcem_lab.suite.rssm.fast.engine import Engine, Weights, check_sequences
+from dcem_lab.suite.rssm.fast.unroll import kernels_between_products, weight_gradient
+from dcem_lab.suite.rssm.model import RSSM
+from dcem_lab.suite.rssm.nets import ACTIVATIONS
+
+try:
+    from dcem_lab.suite.rssm.fast import rollout_triton as rssm_triton
+except ImportError:  # no Triton here
+    rssm_triton = None  # type: ignore[assignment]
+
+
+IN_CACHE = 1024
+"""Trajectories that a processor takes at once: more of them do not stay in its cache."""
+
+
+class FrozenRollout:
+    """A planner's view of an RSSM whose weights and states are constants: see `dcem.control.Model`.
+
+    Args:
+        model: imagines.
+        learn_reward: give the weights of its reward head gradients all the same.
+        dtype: float16 to imagine in half precision where there are kernels for that, else as the model is.
+
+    >>> from dcem_lab.suite.rssm import RSSMConfig
+    >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
+    >>> actions = torch.zeros(5, 20, 4, 1, requires_grad=True)
+    >>> cost = FrozenRollout(model).sequence_cost(torch.zeros(5, model.state_dim), actions)
+    >>> cost.shape, torch.autograd.grad(cost.sum(), actions)[0].shape
+    (torch.Size([5, 20]), torch.Size([5, 20, 4, 1]))
+    """
+
+    def __init__(self, model: RSSM, learn_reward: bool = False, dtype: torch.dtype = torch.float32) -> None:
+        self.model, self.action_dim, self.learn_reward = model, model.action_dim, learn_reward
+        self._engine: Engine = fused_rollout(model, dtype) or StepByStep(model)
+
+    def refresh(self) -> None:
+        """Take the weights anew from the model: call it when they have changed."""
+        self._engine.refresh()
+
+    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """One step, as the model itself takes it."""
+        return self.model.step(state, action)
+
+    def sequence_cost(
+        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
+    ) -> Tensor:
+        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
+        model, head = self.model, self.model.reward_head
+        check_sequences(model, state, actions, discount, terminal_cost)
+        learned = [p for pair in zip(head.weights, head.biases, strict=True) for p in pair]
+        if not self.learn_reward:
+            learned = [p.detach() for p in learned]
+        start, sequences = state.reshape(-1, model.state_dim), actions.reshape(-1, *actions.shape[-3:])
+        at_once = len(start) if start.is_cuda else max(1, IN_CACHE // actions.shape[-3])
+        parts = zip(start.split(at_once), sequences.split(at_once), strict=True)
+        rewards = torch.cat([_Imagined.apply(model, self._engine, *part, *learned) for part in parts], dim=-1)
+        cost = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:]).sum(dim=0)
+        return cost.reshape(actions.shape[:-2])
+
+
+def fused_rollout(model: RSSM, dtype: torch.dtype) -> "rssm_triton.FusedRollout | None":
+    """Kernels that imagine in that precision, where there are some for this model and its device."""
+    if dtype != torch.float16 or not next(model.parameters()).is_cuda or rssm_triton is None:
+        return None
+    return rssm_triton.FusedRollout(model) if rssm_triton.fits(model) else None
+
+
+class StepByStep:
+    """The `Engine` for any model and device."""
+
+    def __init__(self, model: RSSM) -> None:
+        self.model = model
+
+    def refresh(self) -> None:
+        """Nothing to do: it reads the model's own weights."""
+
+    def weights(self) -> Weights:
+        model, gru, X = self.model, self.model.gru, self.model.features
+        # Rows of [h, x, u] that start at multiples of 16 bytes are read faster.
+        spare = -(model.member_dim + model.action_dim) % 4
+        rest = model.action_dim + spare
+        observation, reward = (
+            [(w.detach(), b.detach()) for w, b in zip(head.weights, head.biases, strict=True)]
+            for head in (model.observation_head, model.reward_head)
+        )
+        weight, bias = observation[-1]
+        observation[-1] = F.pad(weight[..., :X], (0, rest)), F.pad(bias[..., :X], (0, rest))
+        weight, bias = reward[0]
+        reward[0] = F.pad(weight, (0, 0, 0, rest)), bias
+        inputs = F.pad(gru.input_weight.detach(), (0, 0, 0, spare))
+        return Weights(gru.hidden_weight.detach(), inputs, gru.bias.detach(), observation, reward)
+
+    def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        model, weights = self.model, self.weights()
+        do = kernels_between_products(state)
+        members, H, P = model.config.members, model.config.hidden, weights.inputs.shape[1]
+        X, S = model.features, model.member_dim
+        by_time = actions.flatten(0, 1).transpose(0, 1)
+        T, R, U = by_time.shape
+        rows = state.new_zeros(members, T + 1, R, H + P)
+        begin = state.view(-1, members, 1, S).transpose(0, 1)
+        rows[:, 0, :, :S] = begin.expand(-1, -1, actions.shape[1], -1).flatten(1, 2)
+        rows[:, :T, :, S : S + U] = by_time
+        gates = state.new_empty(members, R, 4 * H)
+        for t in range(T):
+            here, following = rows[:, t], rows[:, t + 1]
+            prepared = do.prepare(gates, here[..., H:], weights.inputs, weights.gates)
+            h, x = following[..., :H], following[..., H:S]
+            do.advance(gates, prepared, here[..., :H], weights.hidden, weights.gates, out=h)
+            out = _network(h, weights.observation, model.observation_head.activation)[..., :X]
+            x.copy_(here[..., H:S] + out if model.config.residual else out)
+        rewards = _network(rows[:, 1:].flatten(1, 2), weights.reward, model.reward_head.activation)
+        return rows, rewards.view(members, T, R)
+
+
+def _network(x: Tensor, layers: list[tuple[Tensor, Tensor]], activation: str) -> Tensor:
+    for i, (weight, bias) in enumerate(layers):
+        x = torch.baddbmm(bias.unsqueeze(1), ACTIVATIONS[activation].apply(x) if i else x, weight)
+    return x
+
+
+class _Imagined(Function):
+    """States (E, s), actions (E, N, T, m) and the reward head's parameters → rewards (M, T, E · N)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, model: RSSM, engine: Engine, state: Tensor, actions: Tensor, *learned: Tensor
+    ) -> Tensor:
+        rows, rewards = engine.imagine(state, actions)
+        ctx.model, ctx.engine, ctx.shape = model, engine, actions.shape
+        ctx.save_for_backward(rows, *learned)  # these, so that a change to them in between is noticed
+        return rewards[..., : actions.shape[0] * actions.shape[1]]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows = ctx.saved_tensors[0]
+        model: RSSM = ctx.model
+        weights: Weights = ctx.engine.weights()
+        X, U, n = model.features, model.action_dim, grad.shape[-1]
+        H = weights.hidden.shape[1]
+        grad = F.pad(grad, (0, rows.shape[2] - n))
+        # Half precision has a narrow range: every trajectory's gradient is brought to its middle.
+        size = grad.abs().amax(dim=(0, 1)).clamp_min(torch.finfo(grad.dtype).tiny)
+        to_rows, to_head = _through_rewards(model, weights, rows, grad / size, size, ctx.needs_input_grad[4:])
+        if not ctx.needs_input_grad[3]:
+            return None, None, None, None, *to_head
+        by_row = _through_steps(model, weights, rows, to_rows)[..., H + X : H + X + U]
+        by_time = by_row.sum(dim=0, dtype=grad.dtype) * size.unsqueeze(-1)
+        return None, None, None, by_time[:, :n].transpose(0, 1).reshape(ctx.shape), *to_head
+
+
+def _through_rewards(
+    model: RSSM, weights: Weights, rows: Tensor, grad: Tensor, size: Tensor, wanted: tuple[bool, ...]
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Gradients of the rows (M, T + 1, R, H + P), and of the reward head's parameters where wanted.
+
+    Those of the rewards, ``grad`` (M, T, R), are divided by ``size`` (R,); so are those of the rows.
+    """
+    activation = model.reward_head.activation
+    layers = [rows[:, 1:].flatten(1, 2)]
+    befores = _befores(layers, weights.reward, activation)
+    layer = grad.flatten(1).unsqueeze(-1).to(rows.dtype)
+    to_rows, to_head = torch.empty_like(rows), list[Tensor | None]()
+    to_rows[:, 0] = 0
+    for i in reversed(range(len(weights.reward))):
+        if any(wanted):
+            true = layer.to(size.dtype) * size.repeat(grad.shape[1]).unsqueeze(-1)
+            of_weight = weight_gradient(layers[i].to(size.dtype), true)
+            to_head[:0] = [*_unpadded(model, i, of_weight, true.sum(dim=1), weights.hidden.shape[1])]
+        if i == 0:
+            torch.bmm(layer, weights.reward[0][0].mT, out=to_rows[:, 1:].flatten(1, 2))
+        else:
+            layer = layer @ weights.reward[i][0].mT
+            layer = ACTIVATIONS[activation].backward(layer, befores[i - 1], torch.empty_like(layer))
+    return to_rows, to_head or [None] * len(wanted)
+
+
+def _unpadded(model: RSSM, i: int, weight: Tensor, bias: Tensor, H: int) -> tuple[Tensor, Tensor]:
+    """The gradients of weight and bias i of the reward head, in the shapes of the model's own."""
+    shape = model.reward_head.weights[i].shape
+    if i == 0:
+        weight = torch.cat([weight[:, : model.config.hidden], weight[:, H : H + model.features]], dim=1)
+    return weight[:, : shape[1], : shape[2]], bias[:, : shape[2]]
+
+
+def _through_steps(model: RSSM, weights: Weights, rows: Tensor, grad: Tensor) -> Tensor:
+    """Adds to the gradients of the rows (M, T + 1, R, H + P) what comes to them from later ones; [:, :T]."""
+    do = kernels_between_products(rows)
+    (H, X), T = (weights.hidden.shape[1], model.features), rows.shape[1] - 1
+    backward = ACTIVATIONS[model.observation_head.activation].backward
+    # All of [h, x, u] gets its gradient from all gates in one product: h feeds the first three of them.
+    to_rows = rows.new_zeros(len(rows), 4 * H, rows.shape[-1])
+    to_rows[:, : 3 * H, :H] = weights.hidden.mT
+    to_rows[:, H:, H:] = weights.inputs.mT
+    # A processor goes step by step here, too: what is found again then stays in its cache.
+    block = T if rows.is_cuda else 1
+    for start in reversed(range(0, T, block)):
+        gates, grad_gates, befores = _inside(model, weights, rows[:, start : start + block + 1])
+        for t in reversed(range(block)):
+            above, below = grad[:, start + t + 1], grad[:, start + t]
+            layer = above[..., H:]
+            for i in reversed(range(len(befores))):
+                layer = layer @ weights.observation[i + 1][0].mT
+                layer = backward(layer, befores[i][:, t], torch.empty_like(layer))
+            above[..., :H].baddbmm_(layer, weights.observation[0][0].mT)
+            hidden = rows[:, start + t, :, :H]
+            do.retreat(grad_gates[:, t], gates[:, t], hidden, above[..., :H], below[..., :H])
+            below.baddbmm_(grad_gates[:, t].flatten(-2), to_rows)
+            if model.config.residual:
+                below[..., H : H + X] += above[..., H : H + X]
+    return grad[:, :T]
+
+
+def _inside(model: RSSM, weights: Weights, rows: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """What happened inside of steps: gates (M, T, R, 4H), their slopes, the head's pre-activations."""
+    do = kernels_between_products(rows)
+    (members, later, R, _), H = rows.shape, weights.hidden.shape[1]
+    steps = later - 1, R
+    before, after = rows[:, :-1].flatten(1, 2), rows[:, 1:].flatten(1, 2)[..., :H]
+    hidden, inputs = before[..., :H], before[..., H:]
+    gates = rows.new_empty(members, steps[0] * R, 4 * H)
+    prepared = do.prepare(gates, inputs, weights.inputs, weights.gates)
+    do.advance(gates, prepared, hidden, weights.hidden, weights.gates, out=torch.empty_like(hidden))
+    befores = _befores([after], weights.observation, model.observation_head.activation)
+    found = gates, do.slopes(gates, hidden), *befores
+    gates, slopes, *befores = (x.unflatten(1, steps) for x in found)
+    return gates, slopes, befores
+
+
+def _befores(layers: list[Tensor], network: list[tuple[Tensor, Tensor]], activation: str) -> list[Tensor]:
+    """Pre-activations of all layers but the last; what they become is appended to ``layers``, the input."""
+    do, befores = kernels_between_products(layers[0]), []
+    for weight, bias in network[:-1]:
+        before, after = layers[0].new_empty(2, *layers[0].shape[:2], weight.shape[-1])
+        do.layer(layers[-1], weight, bias, activation, before, after)
+        layers.append(after)
+        befores.append(before)
+    return befores

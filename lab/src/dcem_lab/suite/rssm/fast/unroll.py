@@ -1,0 +1,339 @@
+"""Filter and open-loop rollouts of an RSSM with derivatives by hand: the numbers of `plain_unroll`, sooner.
+
+What makes it fast:
+- A GRU's gradient is linear in ∂L/∂h', with coefficients that are known once the forward pass is done. They
+  are computed for all steps at once; a backward step is then little more than its matrix products.
+- Weight gradients wait: every step leaves its activations and its pre-activations' gradients in one long
+  buffer, and each weight's gradient is a single matrix product over all steps.
+- A rollout's first hidden state is the filter's next one (both saw the true observation): it comes for free.
+- On a CUDA device, what lies between two matrix products is one kernel (`gru_triton.py`).
+
+Data (observations, actions, noise) gets no gradient, and second derivatives are not there.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+from torch.nn import functional as F
+
+from dcem_lab.suite.rssm.nets import ACTIVATIONS
+
+try:
+    from dcem_lab.suite.rssm.fast import gru_triton as fused
+except ImportError:  # no Triton here
+    fused = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from dcem_lab.suite.rssm.model import RSSM
+    from dcem_lab.suite.rssm.nets import EnsembleMLP
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Which rows belong to which distance, and how the head's output becomes the next observation."""
+
+    spans: list[slice]
+    residual: bool
+    std: float
+    activation: str
+
+
+def fast_unroll(
+    model: "RSSM", x: Tensor, actions: Tensor, noise: Tensor | None, spans: list[slice]
+) -> tuple[Tensor, Tensor]:
+    """As `dcem_lab.suite.rssm.overshoot.plain_unroll`."""
+    config, head, gru = model.config, model.observation_head, model.gru
+    # Rows of [h, x, u] that start at multiples of 16 bytes are read faster: actions have columns of zeros.
+    spare = -(config.hidden + gru.input_weight.shape[1]) % 4
+    actions = F.pad(actions, (0, spare))
+    weights = (gru.hidden_weight, F.pad(gru.input_weight, (0, 0, 0, spare)), gru.bias)
+    hidden: Tensor = Filter.apply(torch.cat([x, actions], dim=-1), *weights)
+    rollout = Rollout(spans, config.residual, config.std, config.activation)
+    return OpenLoop.apply(rollout, hidden, x.flatten(0, 1), actions, noise, *weights, *_parameters(head))
+
+
+def fast_head(head: "EnsembleMLP", x: Tensor) -> Tensor:
+    """As ``head(x)``."""
+    return Head.apply(head.activation, x, *_parameters(head))
+
+
+def _parameters(head: "EnsembleMLP") -> list[Tensor]:
+    """Weight, bias, weight, bias …"""
+    return [p for layer in zip(head.weights, head.biases, strict=True) for p in layer]
+
+
+class Plain:
+    """What happens between the matrix products of unrolled steps, for any device."""
+
+    @staticmethod
+    def prepare(gates: Tensor, inputs: Tensor, input_weight: Tensor, bias: Tensor) -> Tensor:
+        """What the inputs (M, R, X + U) give to the gates (M, R, 4H), for `advance` to start from."""
+        gates.copy_(bias.unsqueeze(1))
+        gates[..., bias.shape[-1] // 4 :].baddbmm_(inputs, input_weight)
+        return gates
+
+    @staticmethod
+    def advance(
+        gates: Tensor, prepared: Tensor, hidden: Tensor, hidden_weight: Tensor, bias: Tensor, out: Tensor
+    ) -> None:
+        """Writes the next hidden state to ``out`` (M, R, H), and n_h, r, z, n to the gates."""
+        H = hidden.shape[-1]
+        gates[..., : 3 * H].baddbmm_(hidden, hidden_weight)
+        new_h, reset, update, new = gates.split(H, dim=-1)
+        gates[..., H : 3 * H].sigmoid_()
+        new.addcmul_(reset, new_h).tanh_()
+        torch.lerp(new, hidden, update, out=out)
+
+    @staticmethod
+    def slopes(gates: Tensor, hidden: Tensor) -> Tensor:
+        """∂h'/∂(pre-activations n_h, r, z, n_i), all of them elementwise, as (…, 4, H):
+
+        n_i: (1 − z)(1 − n²)    n_h: n_i r    r: n_i n_h r(1 − r)    z: (h − n) z(1 − z)
+        """
+        new_h, reset, update, new = gates.split(hidden.shape[-1], dim=-1)
+        slopes = hidden.new_empty(*hidden.shape[:-1], 4, hidden.shape[-1])
+        of_new_h, of_reset, of_update, of_new = slopes.unbind(-2)
+        aten.tanh_backward.grad_input(1 - update, new, grad_input=of_new)
+        torch.mul(of_new, reset, out=of_new_h)
+        aten.sigmoid_backward.grad_input(of_new * new_h, reset, grad_input=of_reset)
+        aten.sigmoid_backward.grad_input(hidden - new, update, grad_input=of_update)
+        return slopes
+
+    @staticmethod
+    def retreat(
+        grad_gates: Tensor, gates: Tensor, hidden: Tensor, above: Tensor, below: Tensor | None
+    ) -> None:
+        """Turns slopes into gradients, given that of the next hidden state, ``above``.
+
+        Adds to ``below``, the hidden state's gradient, what does not pass through the gates.
+        """
+        grad_gates.mul_(above.unsqueeze(-2))
+        if below is not None:
+            H = hidden.shape[-1]
+            below.addcmul_(above, gates[..., 2 * H : 3 * H])
+
+    @staticmethod
+    def layer(
+        x: Tensor, weight: Tensor, bias: Tensor, activation: str, before: Tensor, after: Tensor
+    ) -> None:
+        """A fully connected layer, before and after its activation."""
+        torch.baddbmm(bias.unsqueeze(1), x, weight, out=before)
+        ACTIVATIONS[activation].write(before, after)
+
+
+def kernels_between_products(x: Tensor) -> Any:
+    """`Plain`, or kernels that do the same."""
+    return fused if fused is not None and x.is_cuda and x.dtype in fused.DTYPES else Plain
+
+
+class Filter(Function):
+    """h_1 … h_L from h_0 = 0 and inputs [x, u] known ahead: (L, B, X + U) → (M, L · B, H), rows by time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, hidden_weight: Tensor, input_weight: Tensor, bias: Tensor
+    ) -> Tensor:
+        do = kernels_between_products(inputs)
+        (members, H, _), (length, chunks, _) = hidden_weight.shape, inputs.shape
+        inputs = inputs.flatten(0, 1).expand(members, -1, -1)
+        gates = inputs.new_empty(members, length * chunks, 4 * H)
+        prepared = do.prepare(gates, inputs, input_weight, bias).unflatten(1, (length, chunks))
+        gates = gates.unflatten(1, (length, chunks))
+        hidden = inputs.new_empty(members, length + 1, chunks, H)
+        hidden[:, 0] = 0
+        for t in range(length):
+            do.advance(gates[:, t], prepared[:, t], hidden[:, t], hidden_weight, bias, out=hidden[:, t + 1])
+        ctx.save_for_backward(inputs, hidden_weight, gates, hidden)
+        return hidden[:, 1:].flatten(1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, hidden_weight, gates, hidden = ctx.saved_tensors
+        do = kernels_between_products(inputs)
+        H, before, to_hidden = hidden.shape[-1], hidden[:, :-1], hidden_weight.mT
+        grad = grad.clone(memory_format=torch.contiguous_format).unflatten(1, gates.shape[1:3])
+        grad_gates = do.slopes(gates, before)
+        for t in reversed(range(gates.shape[1])):
+            below = grad[:, t - 1] if t > 0 else None
+            do.retreat(grad_gates[:, t], gates[:, t], before[:, t], grad[:, t], below)
+            if below is not None:
+                below.baddbmm_(grad_gates[:, t].flatten(-2)[..., : 3 * H], to_hidden)
+        return None, *_gru_gradients(before.flatten(1, 2), inputs, grad_gates.flatten(-2).flatten(1, 2))
+
+
+def _gru_gradients(hidden: Tensor, inputs: Tensor, grad_gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of hidden_weight, input_weight and bias, from rows (M, R, H), (M, R, X + U) and (M, R, 4H)."""
+    H = hidden.shape[-1]
+    of_hidden, of_inputs = grad_gates[..., : 3 * H], grad_gates[..., H:]
+    return weight_gradient(hidden, of_hidden), weight_gradient(inputs, of_inputs), grad_gates.sum(dim=1)
+
+
+def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o)."""
+    if not x.is_cuda:
+        return x.mT @ grad
+    # Few results, each a sum over very many rows: in one piece it would leave most of the device idle.
+    parts = max(n for n in range(1, max(x.shape[1] // 256, 1) + 1) if x.shape[1] % n == 0 and n <= 40)
+    of_members = zip(x.unflatten(1, (parts, -1)), grad.unflatten(1, (parts, -1)), strict=True)
+    return torch.stack([torch.bmm(a.mT, b).sum(dim=0) for a, b in of_members])
+
+
+class Head(Function):
+    """`EnsembleMLP.forward`: (M, R, in) and weight, bias, weight, bias … → (M, R, out)."""
+
+    @staticmethod
+    def forward(ctx: Any, activation: str, x: Tensor, *parameters: Tensor) -> Tensor:
+        do, weights, biases = kernels_between_products(x), parameters[::2], parameters[1::2]
+        layers, befores = [x], []
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            before, after = x.new_empty(2, *x.shape[:2], weight.shape[-1])
+            do.layer(layers[-1], weight, bias, activation, before, after)
+            layers.append(after)
+            befores.append(before)
+        ctx.activation = activation
+        ctx.save_for_backward(*weights, *layers, *befores)
+        return torch.baddbmm(biases[-1].unsqueeze(1), layers[-1], weights[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        n = (len(saved) + 1) // 3
+        weights, layers, befores = saved[:n], saved[n : 2 * n], saved[2 * n :]
+        backward = ACTIVATIONS[ctx.activation].backward
+        gradients: list[Tensor] = []
+        for i in reversed(range(n)):
+            gradients[:0] = [weight_gradient(layers[i], grad), grad.sum(dim=1)]
+            grad = grad @ weights[i].mT
+            if i > 0:
+                grad = backward(grad, befores[i - 1], torch.empty_like(grad))
+        return None, grad, *gradients
+
+
+class OpenLoop(Function):
+    """Rolls out from h at distance 1 (M, L · B, H) and x at the starts (L · B, X), seeing nothing after.
+
+    ``states`` holds [ĥ, x̂, u] of all rows, the GRU's inputs as they stand; ``parameters`` are the observation
+    head's weight, bias, weight, bias … Returns [ĥ, x̂] (M, R, H + X) and the raw deviations (M, R, X or 0).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rollout: Rollout,
+        hidden: Tensor,
+        start: Tensor,
+        actions: Tensor,
+        noise: Tensor | None,
+        hidden_weight: Tensor,
+        input_weight: Tensor,
+        bias: Tensor,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        do, spans, weights, biases = (
+            kernels_between_products(hidden),
+            rollout.spans,
+            parameters[::2],
+            parameters[1::2],
+        )
+        (members, _, H), X, rows = hidden.shape, start.shape[-1], spans[-1].stop
+        S = H + X
+        states = hidden.new_empty(members, rows, H + input_weight.shape[1])
+        gates = hidden.new_empty(members, spans[-1].start, 4 * H)
+        inner = [hidden.new_empty(2, members, rows, w.shape[-1]) for w in weights[:-1]]
+        heads = hidden.new_empty(members, rows, weights[-1].shape[-1])
+        # No action follows a chunk's last observation; what stands in its place is multiplied with gradients
+        # of zero, and so has to be finite.
+        actions = F.pad(actions, (0, 0, 0, 0, 0, 1))
+        if len(spans) > 1:
+            following = [actions[d:].flatten(0, 1) for d in range(1, len(spans))]
+            states[:, : spans[-1].start, S:] = torch.cat(following)
+
+        previous = start.expand(members, -1, -1)
+        for d, span in enumerate(spans):
+            here = states[:, span]
+            h, x = here[..., :H], here[..., H:S]
+            if d == 0:
+                h.copy_(hidden)
+            else:
+                origin = _going_on(spans, d)
+                source, step = states[:, origin], gates[:, origin]
+                prepared = do.prepare(step, source[..., H:], input_weight, bias)
+                do.advance(step, prepared, source[..., :H], hidden_weight, bias, out=h)
+                previous = source[..., H:S]
+            layer = h
+            for i, (before, after) in enumerate(inner):
+                do.layer(layer, weights[i], biases[i], rollout.activation, before[:, span], after[:, span])
+                layer = after[:, span]
+            torch.baddbmm(biases[-1].unsqueeze(1), layer, weights[-1], out=heads[:, span])
+            mean, raw = heads[:, span, :X], heads[:, span, X:]
+            if rollout.residual:
+                torch.add(previous, mean, out=x)
+            else:
+                x.copy_(mean)
+            if noise is not None:
+                x.add_(noise[:, span], alpha=rollout.std)
+                if raw.numel():
+                    x.addcmul_(F.softplus(raw), noise[:, span])
+
+        ctx.rollout = rollout
+        ctx.save_for_backward(noise, states, gates, heads, hidden_weight, input_weight, *weights, *inner)
+        return states[..., :S], heads[..., X:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_states: Tensor, grad_raw: Tensor) -> tuple[Tensor | None, ...]:
+        spans = ctx.rollout.spans
+        noise, states, gates, heads, hidden_weight, input_weight, *rest = ctx.saved_tensors
+        weights, inner = rest[: len(rest) // 2 + 1], rest[len(rest) // 2 + 1 :]
+        backward = ACTIVATIONS[ctx.rollout.activation].backward
+        H, X = hidden_weight.shape[1], grad_states.shape[-1] - hidden_weight.shape[1]
+        do, to_hidden, to_x = kernels_between_products(states), hidden_weight.mT, input_weight[:, :X].mT
+
+        going_on = states[:, : spans[-1].start]
+        grad = torch.empty_like(states)[..., : H + X].copy_(grad_states)
+        grad_gates = do.slopes(gates, going_on[..., :H])
+        grad_inner = [torch.empty_like(before) for before, _ in inner]
+        grad_heads = torch.cat([grad_states[..., H:], grad_raw], dim=-1)
+        spread = torch.sigmoid(heads[..., X:]) * noise if noise is not None and grad_raw.numel() else None
+
+        for d in reversed(range(len(spans))):
+            span = spans[d]
+            grad_h, grad_x = grad[:, span, :H], grad[:, span, H:]
+            grad_heads[:, span, :X] = grad_x
+            if spread is not None:
+                grad_heads[:, span, X:].addcmul_(grad_x, spread[:, span])
+            layer = grad_heads[:, span]
+            for i in reversed(range(len(inner))):
+                layer = backward(layer @ weights[i + 1].mT, inner[i][0, :, span], grad_inner[i][:, span])
+            grad_h.baddbmm_(layer, weights[0].mT)
+            if d > 0:
+                origin = _going_on(spans, d)
+                below_h, below_x = grad[:, origin, :H], grad[:, origin, H:]
+                do.retreat(grad_gates[:, origin], gates[:, origin], going_on[:, origin, :H], grad_h, below_h)
+                step = grad_gates[:, origin].flatten(-2)
+                below_h.baddbmm_(step[..., : 3 * H], to_hidden)
+                below_x.baddbmm_(step[..., H:], to_x)
+                if ctx.rollout.residual:
+                    below_x.add_(grad_x)
+                # The rows whose chunk ended one distance earlier were never advanced.
+                grad_gates[:, origin.stop : spans[d - 1].stop] = 0
+
+        grad_gru = _gru_gradients(going_on[..., :H], going_on[..., H:], grad_gates.flatten(-2))
+        layers = [states[..., :H], *(after for _, after in inner)]
+        grad_parameters: list[Tensor] = []
+        for layer, grad_layer in zip(layers, [*grad_inner, grad_heads], strict=True):
+            grad_parameters += [weight_gradient(layer, grad_layer), grad_layer.sum(dim=1)]
+        return None, grad[:, spans[0], :H], None, None, None, *grad_gru, *grad_parameters
+
+
+def _going_on(spans: list[slice], d: int) -> slice:
+    """The rows at the distance before spans[d] that have one more step to go: a prefix."""
+    start = spans[d - 1].start
+    return slice(start, start + spans[d].stop - spans[d].start)

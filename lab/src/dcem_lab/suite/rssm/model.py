@@ -1,0 +1,212 @@
+"""The proprioceptive RSSM: a recurrent world model that observes what it predicts.
+
+With h the deterministic state (a GRU), x the observation, u the action and r the reward:
+
+    h_{t+1} = GRU(h_t, [x_t, u_t])
+    x_{t+1} ~ N(f(h_{t+1}), σ(h_{t+1})²)          (f(h_{t+1}) + x_t with ``residual=True``)
+    r_{t+1} ~ N(g(h_{t+1}, x_{t+1}), 1)
+
+The reward that the action u_t earns is r_{t+1}: it belongs to the state arrived at, whose h has seen u_t.
+f and g have two fully connected layers of 200 units. The loss is in `dcem_lab.suite.rssm.overshoot`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dcem_lab.suite.rssm.nets import ACTIVATIONS, EnsembleGRU, EnsembleMLP
+from dcem_lab.suite.rssm.normalize import Normalizer
+
+LOSSES = ("nll", "mse", "rmse")
+
+
+@dataclass(frozen=True)
+class RSSMConfig:
+    """Everything about an `RSSM` but the sizes of observation and action; by default the paper's setting.
+
+    Attributes:
+        hidden: units of the GRU.
+        width: units of every fully connected layer.
+        layers: fully connected layers of observation and reward head, the linear output not counted.
+        activation: of the fully connected layers: relu, elu or gelu.
+        residual: predict the change of the observation instead of the observation.
+        normalize: scale observations by statistics of the data (`RSSM.normalizer`).
+        angles: indices of the observation that are angles, to be seen as sine and cosine.
+        predict_std: predict a standard deviation for every feature (needs ``loss="nll"``).
+        std: the least predicted standard deviation, or the fixed one with ``predict_std=False``.
+        sample: in training, go on from sampled instead of mean observations.
+        loss: negative log-likelihood (nll), or (root) mean squared errors of the means (mse, rmse).
+        reward_weight: weight of the reward's loss beside the observation's.
+        distance: D, the most steps predicted open loop in training.
+        members: M, networks in the ensemble.
+        pessimism: the planner's reward is mean − pessimism · standard deviation over the members.
+    """
+
+    hidden: int = 200
+    width: int = 200
+    layers: int = 2
+    activation: str = "relu"
+    residual: bool = False
+    normalize: bool = False
+    angles: tuple[int, ...] = ()
+    predict_std: bool = True
+    std: float = 0.1
+    sample: bool = True
+    loss: str = "nll"
+    reward_weight: float = 1.0
+    distance: int = 12
+    members: int = 1
+    pessimism: float = 0.0
+
+    def __post_init__(self) -> None:
+        # Command lines and JSON give lists; a frozen config must stay hashable.
+        object.__setattr__(self, "angles", tuple(self.angles))
+        for name in ("hidden", "width", "distance", "members"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("layers", "reward_weight", "pessimism"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not self.std > 0:
+            raise ValueError(f"std must be positive, got {self.std}")
+        if min(self.angles, default=0) < 0:
+            raise ValueError(f"angles must be indices of the observation, got {self.angles}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss must be one of {list(LOSSES)}, got {self.loss!r}")
+        if self.predict_std and self.loss != "nll":
+            raise ValueError(f"predict_std must be False unless loss is 'nll', got loss={self.loss!r}")
+
+
+class RSSM(nn.Module):
+    """The world model, an ensemble of M ≥ 1 members that never mix before the planner's cost.
+
+    A state is one tensor (..., M (H + X)): for each member its [h, x], x in the features of `normalizer`.
+    A planner can take it as it is: `step` works on states and actions with any leading dimensions.
+
+    Parameters, all with a leading M: ``gru`` (`EnsembleGRU` on [x, u]), ``observation_head`` (`EnsembleMLP`,
+    h → mean, or mean and raw deviation: σ = softplus(raw) + std) and ``reward_head`` (`EnsembleMLP`,
+    [h, x] → r).
+
+    Args:
+        obs_dim: numbers in an observation.
+        action_dim: numbers in an action.
+        config: all else.
+        generator: where the initial weights come from.
+
+    >>> model = RSSM(obs_dim=17, action_dim=6)
+    >>> state = model.initial(torch.zeros(4, 17))
+    >>> state, cost = model.step(state, torch.zeros(4, 6))
+    >>> state.shape, cost.shape
+    (torch.Size([4, 217]), torch.Size([4]))
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        config: RSSMConfig | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config = config or RSSMConfig()
+        self.normalizer = Normalizer(obs_dim, config.angles, config.normalize)
+        self.obs_dim, self.action_dim = obs_dim, action_dim
+        self.features = X = self.normalizer.features
+        H, M = config.hidden, config.members
+        self.member_dim = H + X
+        self.state_dim = M * self.member_dim
+        layers = [config.width] * config.layers
+        outputs = 2 * X if config.predict_std else X
+        self.gru = EnsembleGRU(X + action_dim, H, M, generator)
+        self.observation_head = EnsembleMLP([H, *layers, outputs], config.activation, M, generator)
+        self.reward_head = EnsembleMLP([H + X, *layers, 1], config.activation, M, generator)
+
+    def initial(self, obs: Tensor) -> Tensor:
+        """The state (..., state_dim) at a first observation (..., obs_dim): h is zero."""
+        return self._join(obs.new_zeros(()), obs)
+
+    def observe(self, state: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
+        """The state after ``action`` led from ``state`` to ``next_obs``: h advances, x is what was seen."""
+        self._check(state, action)
+        hidden, x = self._split(state)
+        hidden = self.gru(torch.cat([x, self._every_member(action)], dim=-1), hidden)
+        return self._join(hidden.transpose(0, 1).reshape(*state.shape[:-1], *hidden.shape[::2]), next_obs)
+
+    def step(self, state: Tensor, action: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """One imagined step: the next state and its cost, −(mean − pessimism · std of the members' rewards).
+
+        Args:
+            state: (..., state_dim).
+            action: (..., action_dim).
+            noise: (..., M X), standard normal, to sample the next observation; its mean is taken without.
+
+        Returns:
+            The next state (..., state_dim) and its cost (...).
+        """
+        self._check(state, action)
+        batch = state.shape[:-1]
+        hidden, x = self._split(state)
+        hidden = self.gru(torch.cat([x, self._every_member(action)], dim=-1), hidden)
+        mean, std = self.predict(hidden, x)
+        if noise is None:
+            x = mean
+        else:
+            x = mean + std * noise.reshape(-1, self.config.members, self.features).transpose(0, 1)
+        states = torch.cat([hidden, x], dim=-1)
+        cost = self.cost(self.reward_head(states).squeeze(-1))
+        return states.transpose(0, 1).reshape(*batch, self.state_dim), cost.reshape(batch)
+
+    def predict(self, hidden: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation (M, N, X) of x_{t+1} given h_{t+1} (M, N, H) and x_t (M, N, X)."""
+        head = self.observation_head(hidden)
+        mean = head[..., : self.features]
+        if self.config.residual:
+            mean = previous + mean
+        return mean, self.deviation(head[..., self.features :], mean)
+
+    def deviation(self, raw: Tensor, mean: Tensor) -> Tensor:
+        """The standard deviation that the head's raw outputs stand for, shaped as ``mean``."""
+        if self.config.predict_std:
+            return F.softplus(raw) + self.config.std
+        return torch.full_like(mean, self.config.std)
+
+    def decode(self, state: Tensor) -> Tensor:
+        """The observation (..., obs_dim) in a state: the members' mean, in the units of the environment."""
+        x = state.unflatten(-1, (self.config.members, self.member_dim))[..., self.config.hidden :]
+        return self.normalizer.decode(x.mean(dim=-2))
+
+    def cost(self, rewards: Tensor) -> Tensor:
+        """The planner's cost (N,) of what the members say that steps earn, (M, N)."""
+        mean = rewards.mean(dim=0)
+        if self.config.members == 1 or self.config.pessimism == 0:
+            return -mean
+        # The square root's slope is infinite at zero, where members that agree would make NaN gradients.
+        variance = rewards.var(dim=0, correction=0) + torch.finfo(rewards.dtype).tiny
+        return self.config.pessimism * variance.sqrt() - mean
+
+    def _split(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., M (H + X)) → h (M, N, H) and x (M, N, X)."""
+        members = state.reshape(-1, self.config.members, self.member_dim).transpose(0, 1)
+        return members[..., : self.config.hidden], members[..., self.config.hidden :]
+
+    def _join(self, hidden: Tensor, obs: Tensor) -> Tensor:
+        """h (..., M, H), or what spreads to it, and a raw observation (..., obs_dim) → (..., M (H + X))."""
+        batch, M = obs.shape[:-1], self.config.members
+        x = self.normalizer.encode(obs).unsqueeze(-2).expand(*batch, M, -1)
+        hidden = hidden.expand(*batch, M, self.config.hidden)
+        return torch.cat([hidden, x], dim=-1).flatten(-2)
+
+    def _every_member(self, action: Tensor) -> Tensor:
+        return action.reshape(1, -1, self.action_dim).expand(self.config.members, -1, -1)
+
+    def _check(self, state: Tensor, action: Tensor) -> None:
+        if state.shape[-1] != self.state_dim:
+            raise ValueError(f"state must end in {self.state_dim} numbers, got shape {tuple(state.shape)}")
+        if action.shape != (*state.shape[:-1], self.action_dim):
+            raise ValueError(
+                f"action must have shape {(*state.shape[:-1], self.action_dim)}, got {tuple(action.shape)}"
+            )

@@ -1,0 +1,173 @@
+"""The multi-step likelihood bound of an RSSM (latent overshooting), its posterior being the observation.
+
+A chunk has observations x_0 … x_L, actions u_0 … u_{L−1} and rewards r_1 … r_L. A filter pass over the true
+observations gives h_t for every t, from h_0 = 0. From every start t, with ĥ_t = h_t and x̂_t = x_t, the model
+is then rolled out open loop,
+
+    ĥ_{t+d} = GRU(ĥ_{t+d−1}, [x̂_{t+d−1}, u_{t+d−1}]),        x̂_{t+d} ~ p(x | ĥ_{t+d}) or its mean,
+
+and the loss is minus the bound on the log-likelihood, averaged over the distances d = 1 … D:
+
+    1/D Σ_d 1/(L−d+1) Σ_{t=0}^{L−d} −ln p(x_{t+d} | ĥ_{t+d}) − w ln p(r_{t+d} | ĥ_{t+d}, x̂_{t+d}).
+
+Since x is observed, PlaNet's KL from posterior to prior is, up to a constant, minus the log-likelihood of the
+observation under the prior, and there is no posterior whose gradient would have to be stopped. Gradients flow
+through the rollout and on through h_t into the filter pass.
+
+A chunk's end cuts rollouts short, so rows are ordered by start: those that still have a target at distance d
+are a prefix of those at d − 1. The rows of all distances lie one after another, R in all.
+"""
+
+import math
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from dcem_lab.suite.rssm.fast.unroll import fast_head, fast_unroll
+from dcem_lab.suite.rssm.model import RSSM
+
+
+def blocks(length: int, chunks: int, distance: int) -> list[slice]:
+    """Where the rows of distance 1 … D lie: (L − d + 1) · B rows each.
+
+    >>> blocks(length=3, chunks=10, distance=2)
+    [slice(0, 30, None), slice(30, 50, None)]
+    """
+    ends = list(accumulate((length - d) * chunks for d in range(distance)))
+    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def plain_unroll(
+    model: RSSM, x: Tensor, actions: Tensor, noise: Tensor | None, spans: list[slice]
+) -> tuple[Tensor, Tensor]:
+    """Filter and open-loop rollouts, written as the equations are: the oracle of `fast_unroll`.
+
+    Args:
+        model: the world model of M members.
+        x: features (L, B, X) of the observations x_0 … x_{L−1}.
+        actions: (L, B, U).
+        noise: (M, R, X) standard normal for the R rows of all distances, or None to go on from means.
+        spans: where each distance's rows lie (`blocks`).
+
+    Returns:
+        The imagined states [ĥ, x̂] (M, R, H + X) and the observation head's raw deviations (M, R, X or 0).
+    """
+    length, chunks, _ = x.shape
+    members, X = model.config.members, model.features
+    inputs = torch.cat([x, actions], dim=-1).expand(members, -1, -1, -1)
+    hidden = [x.new_zeros(members, chunks, model.config.hidden)]
+    for t in range(length - 1):
+        hidden.append(model.gru(inputs[:, t], hidden[-1]))
+
+    h, x_hat = torch.cat(hidden, dim=1), x.flatten(0, 1).expand(members, -1, -1)
+    states, raws = [], []
+    for d, span in enumerate(spans):
+        rows = span.stop - span.start
+        h, previous = h[:, :rows], x_hat[:, :rows]
+        action = actions[d:].flatten(0, 1).expand(members, -1, -1)
+        h = model.gru(torch.cat([previous, action], dim=-1), h)
+        head = model.observation_head(h)
+        x_hat, raw = head[..., :X], head[..., X:]
+        if model.config.residual:
+            x_hat = previous + x_hat
+        if noise is not None:
+            x_hat = x_hat + model.deviation(raw, x_hat) * noise[:, span]
+        states.append(torch.cat([h, x_hat], dim=-1))
+        raws.append(raw)
+    return torch.cat(states, dim=1), torch.cat(raws, dim=1)
+
+
+def multistep_loss(
+    model: RSSM,
+    obs: Tensor,
+    actions: Tensor,
+    rewards: Tensor,
+    generator: torch.Generator | None = None,
+    fast: bool = True,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of this module's head on a batch of chunks, summed over the members (each learns as if alone).
+
+    With ``config.loss`` "mse" the log-likelihoods become mean squared errors of features and reward, with
+    "rmse" their square roots at each distance, so that near and far predictions weigh alike. Nothing here
+    waits for the device or depends on values: a whole update can be captured as a CUDA graph.
+
+    Args:
+        model: the world model.
+        obs: (B, L + 1, obs_dim).
+        actions: (B, L, action_dim).
+        rewards: (B, L), the reward each action earned.
+        generator: where ``config.sample`` draws its noise from.
+        fast: weight gradients of the unrolled steps in one product each, instead of plain autograd.
+
+    Returns:
+        The loss, and detached scalars, means over the members: ``loss``, its parts ``obs_loss`` and
+        ``reward_loss``, root mean squared errors ``obs_rmse/d`` (normalised features) and ``reward_rmse/d``
+        at the distances 1 and D.
+
+    >>> from dcem_lab.suite.rssm import RSSMConfig
+    >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8, distance=4))
+    >>> obs, actions, rewards = torch.zeros(5, 11, 3), torch.zeros(5, 10, 1), torch.zeros(5, 10)
+    >>> loss, metrics = multistep_loss(model, obs, actions, rewards)
+    >>> loss.backward()
+    """
+    config, D = model.config, model.config.distance
+    _check(model, obs, actions, rewards)
+    x = model.normalizer.encode(obs).transpose(0, 1)
+    u, r = actions.transpose(0, 1), rewards.transpose(0, 1)
+    spans = blocks(u.shape[0], u.shape[1], D)
+
+    noise = None
+    if config.sample:
+        shape = (config.members, spans[-1].stop, model.features)
+        noise = torch.randn(shape, generator=generator, device=x.device, dtype=x.dtype)
+    states, raw = (fast_unroll if fast else plain_unroll)(model, x[:-1], u, noise, spans)
+    mean = states[..., config.hidden :]
+    std = model.deviation(raw, mean)
+    if noise is not None:
+        mean = mean - std * noise
+    reward_head = model.reward_head
+    reward = (fast_head(reward_head, states) if fast else reward_head(states)).squeeze(-1)
+
+    obs_error = (torch.cat([x[d:].flatten(0, 1) for d in range(1, D + 1)]) - mean).square()
+    reward_error = (torch.cat([r[d:].flatten() for d in range(D)]) - reward).square()
+    squared = torch.stack([obs_error.mean(dim=-1), reward_error])
+    if config.loss == "nll":
+        obs_nll = (0.5 * obs_error / std.square() + std.log()).sum(dim=-1)
+        obs_nll = obs_nll + 0.5 * model.features * math.log(2 * math.pi)
+        reward_nll = 0.5 * reward_error + 0.5 * math.log(2 * math.pi)
+        table = _per_distance(torch.stack([obs_nll, reward_nll]), spans)
+        errors = _per_distance(squared.detach(), spans)
+    else:
+        errors = _per_distance(squared, spans)
+        # As in the planner's cost, the square root needs a finite slope at zero.
+        table = errors if config.loss == "mse" else (errors + torch.finfo(errors.dtype).tiny).sqrt()
+    obs_loss, reward_loss = table.mean(dim=-1)
+    loss = obs_loss + config.reward_weight * reward_loss
+
+    rmse = errors.detach().mean(dim=1).sqrt()
+    parts = {"loss": loss, "obs_loss": obs_loss, "reward_loss": reward_loss}
+    metrics = {name: value.detach().mean() for name, value in parts.items()}
+    for d in {1, D}:
+        metrics[f"obs_rmse/{d}"], metrics[f"reward_rmse/{d}"] = rmse[:, d - 1]
+    return loss.sum(), metrics
+
+
+def _per_distance(errors: Tensor, spans: list[slice]) -> Tensor:
+    """Means over the rows of each distance: (2, M, R) → (2, M, D)."""
+    parts = errors.split([span.stop - span.start for span in spans], dim=-1)
+    return torch.stack([part.mean(dim=-1) for part in parts], dim=-1)
+
+
+def _check(model: RSSM, obs: Tensor, actions: Tensor, rewards: Tensor) -> None:
+    if obs.ndim != 3 or obs.shape[1] < 2 or obs.shape[2] != model.obs_dim:
+        raise ValueError(f"obs must have shape (B, L + 1, {model.obs_dim}), got {tuple(obs.shape)}")
+    chunks, length = obs.shape[0], obs.shape[1] - 1
+    for name, value, expected in (
+        ("actions", actions, (chunks, length, model.action_dim)),
+        ("rewards", rewards, (chunks, length)),
+    ):
+        if value.shape != expected:
+            raise ValueError(f"{name} must have shape {expected} beside these obs, got {tuple(value.shape)}")
+    if model.config.distance > length:
+        raise ValueError(f"obs must hold at least distance={model.config.distance} steps, got {length}")

@@ -1,0 +1,112 @@
+"""Gradient steps on a network, each of them one captured graph, and the moving average of its weights."""
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from dcem import capture
+
+
+def descend(
+    loss: Tensor, parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer, clip: float
+) -> Tensor:
+    """A gradient step, the gradient scaled down to norm `clip`; returns its norm before that."""
+    # Not backward(): its accumulation nodes are tied to the stream that first used a parameter.
+    gradients = torch.autograd.grad(loss, parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
+    optimizer.step()
+    return norm
+
+
+class Fit(ABC):
+    """Minimises what `loss` says by Adam on clipped gradients; a subclass says what the loss is.
+
+    An update (loss, gradient, Adam, average) is one captured graph on a CUDA device, and nothing in it waits:
+    figures are added up there until they are read.
+
+    Args:
+        network: learns.
+        lr, eps: of Adam.
+        clip: gradients are scaled down to this norm.
+        decay: of the moving average; 0 for the weights themselves.
+        generator: of all that the loss draws, on the network's device.
+    """
+
+    average: nn.Module
+    """The moving average."""
+
+    def __init__(
+        self, network: nn.Module, lr: float, eps: float, clip: float, decay: float, generator: Generator
+    ) -> None:
+        self.generator = generator
+        self.average = copy.deepcopy(network).requires_grad_(False)
+        self._network, self._clip, self._decay = network, clip, decay
+        self._parameters: list[Tensor] = list(network.parameters())
+        self._averages: list[Tensor] = list(self.average.parameters())
+        on_cuda = self._parameters[0].is_cuda
+        self.optimizer = torch.optim.Adam(self._parameters, lr, eps=eps, capturable=on_cuda)
+        self._names: list[str] = []
+        self._totals = torch.zeros(0, device=self._parameters[0].device)
+        self.updates = self._updates_read = 0
+        self._captured = capture(self._update, parameters=self._parameters, generator=generator, eager=3)
+
+    @abstractmethod
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """What to minimise, of fresh data, and detached figures to report. May be captured."""
+
+    def update(self) -> None:
+        """One gradient step. Does not wait for the device."""
+        with torch.no_grad():
+            self._captured()
+        self.updates += 1
+
+    def _update(self) -> None:
+        with torch.enable_grad():
+            loss, figures = self.loss()
+        norm = descend(loss, self._parameters, self.optimizer, self._clip)
+        torch._foreach_lerp_(self._averages, self._parameters, 1 - self._decay)
+        self._add_up({**figures, "gradient_norm": norm})
+
+    def _add_up(self, figures: dict[str, Tensor]) -> None:
+        values = torch.stack(list(figures.values()))
+        if not self._names:
+            self._names, self._totals = list(figures), torch.zeros_like(values)
+        self._totals.add_(values)
+
+    def read(self) -> dict[str, float]:
+        """Means of the figures and of the gradient's norm since the last reading. Waits for the device."""
+        new, self._updates_read = self.updates - self._updates_read, self.updates
+        if new == 0:
+            return {}
+        means = dict(zip(self._names, (self._totals / new).tolist(), strict=True))
+        self._totals.zero_()
+        for name, value in means.items():
+            if not math.isfinite(value):
+                raise FloatingPointError(f"{name} is {value} after {self.updates} updates: training diverged")
+        return means
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self._network.state_dict(),
+            "average": self.average.state_dict(),
+            "optimizer": self.optimizer.state_dict()["state"],
+            "updates": self.updates,
+            "figures": (self._names, self._totals, self._updates_read),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`, before the first update: a captured one keeps the tensors it saw."""
+        self._network.load_state_dict(state["model"])
+        self.average.load_state_dict(state["average"])
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
+        self.updates = state["updates"]
+        self._names, totals, self._updates_read = state["figures"]
+        self._totals = totals.to(self._totals.device)

@@ -1,0 +1,314 @@
+"""The command line: what it refuses and how, what it runs, how it stops and goes on."""
+
+import importlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dcem_lab import cli, experiments
+from dcem_lab.commands import bench, exits, overrides
+from dcem_lab.runs import load_checkpoint, read_record, read_records
+from toy.command import TOY, dcem, start, wait_for
+from toy.experiment import Config, Inner, Method
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["lrr=1"],
+            "there is no setting 'lrr'; did you mean lr? settings: seed, updates, lr, method, hidden",
+        ),
+        (["dropout=1"], "did you mean inner.dropout?"),
+        (["inner.dropuot=1"], "did you mean inner.dropout?"),
+        (["time_limt=1"], "did you mean time_limit?"),
+        (["form=x"], "did you mean from?"),
+        (["inner=3"], "there is no setting 'inner'"),
+        (["lr=abc"], "lr must be float, got abc"),
+        (["lr=-1"], "lr must be positive, got -1.0"),
+        (["lr=nan"], "lr must be positive, got nan"),
+        (["lr=null"], "lr must be float, got null"),
+        (["lr=???"], "lr must be float, got ???"),
+        (["lr=${nope}"], "lr must be float, got ${nope}"),
+        (["updates=1.5"], "updates must be int, got 1.5"),
+        (["updates=0"], "updates must be at least 1, got 0"),
+        (["seed=-1"], "seed must be from 0 to 4294967295, got -1"),
+        (["seed=4294967296"], "seed must be from 0 to 4294967295, got 4294967296"),
+        (["hidden=3"], "hidden must be [int, ...], got 3"),
+        (["hidden=[3,x]"], "hidden must be [int, ...], got [3,x]"),
+        (["hidden=[]"], "hidden must be at least one layer"),
+        (["method=LBFGS"], "method must be ADAM or SGD, got LBFGS"),
+        (["inner.dropout=1"], "inner.dropout must be from 0 to below 1, got 1.0"),
+        (["note=[1]"], "note must be str or null, got [1]"),
+        (["seed=1,2"], "seed=1,2 lists several values; add -m"),
+        (["+new=3"], "'+new=3' must be key=value: settings can be changed, not added or removed"),
+        (["~lr"], "'~lr' must be key=value"),
+        (["lr"], "'lr' must be key=value"),
+        (["lr==3"], "'lr==3' must be key=value"),
+        (["_target_=os.system"], "there is no setting '_target_'"),
+        (["preset=huge"], "preset must be one of tiny, got huge"),
+        (["time_limit=-1"], "time_limit must be a positive number of seconds, got -1"),
+        (["time_limit=nan"], "time_limit must be a positive number of seconds, got nan"),
+        (["run_dir="], "run_dir must name a folder"),
+        (["tensorboard=maybe"], "tensorboard must be true or false, got maybe"),
+        (["hydra/launcher=joblib"], "hydra/launcher=joblib is for sweeps; add -m"),
+        (
+            ["hydra.run.dir=/tmp", "-m"],
+            "hydra.run.dir=/tmp must be hydra/launcher=NAME or hydra.launcher.KEY=VALUE",
+        ),
+        (["hydra.launcher._target_=os.system", "-m"], "must be hydra/launcher=NAME"),
+        (["+hydra.callbacks.x._target_=os.system", "-m"], "must be hydra/launcher=NAME"),
+        (
+            ["hydra/launcher=cloud", "-m"],
+            "hydra/launcher must be one of basic, joblib, submitit_local, submitit_slurm",
+        ),
+        (["hydra/launcher=joblib", "hydra.launcher.njobs=2", "-m"], "Key 'njobs' not in"),
+        (["lr=0.1,-1", "-m"], "lr must be positive, got -1.0"),
+        (["lr=0.1,x", "-m"], "lr must be float, got x"),
+        (["lr=0.1,0.10", "-m"], "the sweep asks for the same run more than once"),
+        (["lr=interval(0,1)", "-m"], "the sweep cannot be run"),
+    ],
+)
+def test_a_bad_command_is_one_sentence_and_writes_nothing(words, message, tmp_path, capsys):
+    assert dcem(*words) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.startswith("dcem train: ")
+    assert len(shown.err.splitlines()) == 1
+    assert shown.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "commands:"),
+        (["--help-me"], "required: COMMAND"),
+        (["trian"], "there is no command 'trian' (did you mean train?); see dcem --help"),
+        (["fly"], "there is no command 'fly'; known: reproduce, train"),
+        (["train"], "name an experiment"),
+        (["train", "nothing"], "there is no experiment 'nothing'"),
+        (["train", "no.such"], "there is no module 'no.such' to train"),
+        (["train", "os.path"], "must define Config to be an experiment"),
+        (["train", TOY, "--experimental-rerun=x"], "unrecognized arguments"),
+        (["train", TOY, "--config-dir=x"], "unrecognized arguments"),
+        (["eval", "x", "--episode", "3"], "unrecognized arguments: --episode 3 (did you mean --episodes?)"),
+        (["eval", "x", "--episodes", "few"], "argument --episodes: must be a whole number from 1, got few"),
+    ],
+)
+def test_bad_names_list_the_good_ones(arguments, message, tmp_path, capsys):
+    try:
+        code = cli.main(arguments)
+    except SystemExit as stop:  # argparse's way
+        code = stop.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_experiment_lists_the_known(monkeypatch, capsys):
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"cartpole": "a.b", "planet": "c.d"})
+    assert cli.main(["train", "cartpol"]) == 2
+    assert "'cartpol'; did you mean 'cartpole'? known: cartpole, planet" in capsys.readouterr().err
+
+
+def test_every_registered_experiment_keeps_the_contract():
+    for name in experiments.EXPERIMENTS:
+        module = experiments.load(name)
+        for changes in ({}, *module.PRESETS.values()):
+            config = module.Config(**changes)
+            assert overrides.Settings(config).config([]) == config
+
+
+def test_a_missing_package_is_named(monkeypatch, capsys):
+    def load(name):
+        raise ModuleNotFoundError("No module named 'mujoco'", name="mujoco")
+
+    monkeypatch.setattr(experiments, "load", load)
+    assert cli.main(["train", "planet"]) == 2
+    assert (
+        "the module 'mujoco' is not installed; in a checkout, pip install"
+        in capsys.readouterr().err
+    )
+
+
+# Help
+
+
+def test_help_is_complete(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ["train", "examples:", "exit codes:", "75"])
+    assert cli.main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for word in [
+        "preset=",
+        "run_dir=",
+        "time_limit=",
+        "-m",
+        "joblib",
+        "submitit_slurm",
+        "examples:",
+        "exit codes:",
+    ]:
+        assert word in shown
+    assert max(map(len, shown.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name not in ("train", "bench")])
+def test_every_command_has_examples_that_it_takes(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert "exit codes:" in shown
+    examples = re.findall(rf"^  dcem {command} (.*?)(?:  .*)?$", shown, re.MULTILINE)
+    assert examples
+    parser = importlib.import_module(f"dcem_lab.commands.{cli.COMMANDS[command][0]}")._parser()
+    for example in examples:
+        parser.parse_args(shlex.split(example))
+
+
+def test_bench_runs_the_checkout_s_benchmark_and_says_where_it_is_not(tmp_path, monkeypatch, capfd):
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "run.py").write_text("import sys\nprint(*sys.argv[1:])\nsys.exit(len(sys.argv) - 2)\n")
+    assert cli.main(["bench", "--quick"]) == 0
+    assert capfd.readouterr().out == "--quick\n"
+    assert cli.main(["bench", "a", "b", "c", "d"]) == 1
+    monkeypatch.setattr(bench, "CHECKOUTS", (tmp_path / "nowhere",))
+    assert cli.main(["bench"]) == 2
+    assert "run this in a checkout, where benchmarks/run.py is" in capfd.readouterr().err
+
+
+def test_the_version_is_known(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert re.match(r"dcem \S+", capsys.readouterr().out)
+
+
+def test_help_explains_every_setting_of_the_control_suite(capsys):
+    for name in ("planet", "embed", "ppo"):
+        assert cli.main(["train", name, "--help"]) == 0
+        shown = capsys.readouterr().out.split("with their defaults:")[1]
+        settings, presets = shown.split("presets:")
+        # A type in parentheses, then words about it.
+        unexplained = re.findall(r"^  (\S+=\S*) +\([^)]*\)$", settings, re.MULTILINE)
+        assert unexplained == []
+        assert "preset=tiny: " in presets
+        assert max(map(len, shown.splitlines())) <= 110
+
+
+def test_help_of_an_experiment_lists_its_settings(capsys):
+    assert cli.main(["train", TOY, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"lr=0.01 +\(float\)", shown)
+    assert re.search(r"method=ADAM +\(ADAM or SGD\)", shown)
+    assert re.search(r"inner.dropout=0.2 +\(float\)", shown)
+    assert "preset=tiny: updates=5, hidden=[4]" in shown
+    assert "A straight line fitted to noise." in shown
+
+
+# What is run
+
+
+def test_settings_become_the_dataclass():
+    settings = overrides.Settings(Config(updates=5, hidden=(4,)))
+    assert settings.config([]) == Config(updates=5, hidden=(4,))
+    words = ["lr=1e-3", "hidden=[1,2]", "method=SGD", "inner.dropout=0.5", "note='a, b'", "updates=7"]
+    assert settings.config(words) == Config(
+        lr=1e-3, hidden=(1, 2), method=Method.SGD, inner=Inner(0.5), note="a, b", updates=7
+    )
+
+
+def test_a_sweep_is_the_product_in_order():
+    configs = overrides.Settings(Config()).sweep(["seed=range(2)", "lr=0.1,0.2", "hidden=[1],[2,3]"])
+    assert [(config.seed, config.lr, config.hidden) for config in configs] == [
+        (seed, lr, hidden) for seed in (0, 1) for lr in (0.1, 0.2) for hidden in ((1,), (2, 3))
+    ]
+
+
+def test_a_run_has_its_folder_and_is_not_done_twice(tmp_path, capsys):
+    assert dcem("preset=tiny", "seed=3", "lr=1e-1") == 0
+    folder = Path("runs", TOY, "tiny,lr=0.1", "seed3")
+    record = read_record(folder)
+    assert record["command"] == f"dcem train {TOY} tensorboard=false preset=tiny seed=3 lr=1e-1"
+    assert (record["config"]["updates"], record["variant"]) == (5, "tiny,lr=0.1")
+    before = (folder / "log.jsonl").stat().st_mtime_ns
+    assert dcem("lr=0.1", "seed=3", "preset=tiny") == 0
+    assert "already finished" in capsys.readouterr().err
+    assert (folder / "log.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_folder_of_ones_own_takes_one_config(capsys):
+    assert dcem("preset=tiny", "run_dir=here") == 0
+    assert read_record("here")["status"] == "finished"
+    assert dcem("preset=tiny", "run_dir=here", "lr=0.5") == 2
+    assert "here holds a run with lr=0.01 (now 0.5)" in capsys.readouterr().err
+
+
+def test_dry_run(tmp_path, capsys):
+    assert dcem("preset=tiny", "seed=0,1", "-m", "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert f"runs/{TOY}/tiny/seed0" in shown
+    assert f"runs/{TOY}/tiny/seed1" in shown
+    assert '"updates": 5' in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_has_its_traceback_and_code(capsys):
+    assert dcem("preset=tiny", "fail_at=2") == 1
+    shown = capsys.readouterr().err
+    assert "ArithmeticError: asked to fail" in shown
+    assert "Traceback" in shown
+
+
+def test_a_time_limit_ends_in_good_order_and_the_command_goes_on(capsys):
+    assert dcem("updates=30", "pause=0.02", "run_dir=here", "time_limit=0.2") == 75
+    shown = capsys.readouterr().err
+    assert "time limit: saved at step" in shown
+    assert f"go on with: dcem train {TOY}" in shown
+    assert 0 < load_checkpoint("here").step < 30
+    assert dcem("updates=30", "pause=0.02", "run_dir=here") == 0
+    steps = [row["step"] for row in read_records(Path("here/log.jsonl")) if "loss" in row]
+    assert steps == list(range(30))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits_75(number):
+    process = start("updates=100000", "pause=0.01", "run_dir=here")
+    wait_for(Path("here/log.jsonl"), '"loss"')
+    asked = time.monotonic()
+    process.send_signal(number)
+    _, shown = process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert time.monotonic() - asked < 10
+    assert f"{number.name}: saved at step {load_checkpoint('here').step} of 100000, in here" in shown
+    assert read_record("here")["status"] == "interrupted"
+
+
+def test_a_reader_that_has_gone_is_no_accident() -> None:
+    command = [sys.executable, "-m", "dcem_lab", "train", "cartpole", "--dry-run", "preset=tiny"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (exits.FAILED, "")

@@ -1,0 +1,173 @@
+"""What `dcem eval`, `dcem play` and `dcem export` refuse, and what they say about an evaluation."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dcem_lab import cli
+from dcem_lab.commands import evaluate as command
+from dcem_lab.commands import exits
+from dcem_lab.suite import evaluate
+from dcem_lab.suite.agents import PlannerConfig
+from dcem_lab.suite.results import Row, controller_of
+from toy.controlled import make_run
+
+PLANNER = PlannerConfig(samples=4, elites=2, iterations=1, horizon=2)
+
+
+@pytest.fixture(scope="module")
+def latent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("latent runs") / "run", latent=True, planner=PLANNER)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("full") / "run", latent=False, planner=PLANNER)
+
+
+@pytest.fixture
+def no_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is played is a failure."""
+    monkeypatch.setattr(evaluate, "play", lambda *_: pytest.fail("an episode was played"))
+
+
+def exit_code(*words: object) -> object:
+    try:
+        return cli.main([str(word) for word in words])
+    except SystemExit as stop:  # argparse's way
+        return stop.code
+
+
+def test_the_others_are_played_as_the_first_were(
+    latent: Path, tmp_path: Path, interrupt: Callable[[int], None], capsys: pytest.CaptureFixture
+) -> None:
+    interrupt(150)  # in the second episode of 100 actions
+    table = tmp_path / "all of them.csv"
+    options = {"--seed": 5, "--samples": 5, "--elites": 2, "--iterations": 2, "--horizon": 2, "--tau": 0.5}
+    options |= {"--snapshot": "last", "--device": "cpu", "--episodes": 3, "--at-once": 1}
+    options |= {"--csv": tmp_path / "played.csv", "--table": table, "--controller": "last one", "--run": "a"}
+    words = ["--full-space", *(word for option in options.items() for word in option)]
+    assert exit_code("eval", latent, *words) == exits.INTERRUPTED
+    said = capsys.readouterr().err
+    assert f"the 1 finished episodes are in {tmp_path / 'played-first-1.csv'} and not in {table}\n" in said
+    name, eval_, *others = shlex.split(said.split("play the others with: ")[1])
+    assert (name, eval_) == ("dcem", "eval")
+    asked, first = (command._parser().parse_args(list(map(str, w))) for w in (others, [latent, *words]))
+    assert vars(asked) == {**vars(first), "seed": 6, "episodes": 2}
+
+
+def test_options_that_were_not_given_are_not_repeated(
+    latent: Path, interrupt: Callable[[int], None], capsys: pytest.CaptureFixture
+) -> None:
+    interrupt(1)
+    assert exit_code("eval", latent, "--episodes", 2) == exits.INTERRUPTED
+    assert capsys.readouterr().err.endswith(f"dcem eval {shlex.quote(str(latent))} --episodes 2\n")
+
+
+def test_the_last_weights_need_a_name_in_the_table(
+    latent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    table = tmp_path / "evaluations.csv"
+    words = ["--episodes", 1, "--csv", tmp_path / "episodes.csv", "--table", table, "--run", "a"]
+    assert exit_code("eval", latent, *words, "--snapshot", "last") == exits.USAGE
+    assert "--table needs a name for a controller whose planner or snapshot is changed" in (
+        capsys.readouterr().err
+    )
+    assert not table.exists()
+
+    evaluate.ship(latent, "pendulum", tmp_path)
+    load = evaluate.pretrained.load
+    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    assert exit_code("eval", latent, *words) == exits.DONE
+    assert exit_code("eval", latent, *words, "--snapshot", "last", "--controller", "late") == exits.DONE
+    assert exit_code("eval", "pendulum", *words, "--controller", "shipped") == exits.DONE
+    records = json.loads(table.with_suffix(".json").read_text())
+    assert {name.split()[1]: record["snapshot"] for name, record in records.items()} == {
+        "latent-dcem-ppo": "best",
+        "late": "last",
+        "shipped": None,
+    }
+    assert len(table.read_text().splitlines()) == 1 + 3
+
+
+def test_a_fine_tuned_controller_is_named_by_how_it_plans(latent: Path, full: Path) -> None:
+    assert controller_of(latent) == "latent-dcem-ppo"
+    assert controller_of(full) == "full-cem-ppo"
+
+
+@pytest.mark.usefixtures("no_episodes")
+@pytest.mark.parametrize("name", ["eval", "play"])
+def test_only_a_latent_controller_can_go_without_its_decoder(
+    full: Path, name: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert exit_code(name, full, "--full-space") == exits.USAGE
+    said = capsys.readouterr().err
+    assert f"full_space must be left out for {full}: it is for latent controllers" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "unfit"),
+    [
+        (["--samples", 5, "--full-space", "--snapshot", "last"], "--full-space, --samples, --snapshot"),
+        (["--elites", 5, "--seed", 1], "--elites"),
+        (["--iterations", 5, "--horizon", 3, "--tau", 0], "--horizon, --iterations, --tau"),
+        (["--device", "cuda"], "--device"),
+    ],
+)
+def test_a_film_of_the_cartpole_takes_no_planner(
+    tmp_path: Path, words: list[object], unfit: str, capsys: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / "film.mp4"
+    assert exit_code("play", "cartpole-2", "--output", path, *words) == exits.USAGE
+    assert f"dcem play: {unfit} must be left out for cartpole-2" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_film_of_the_cartpole_is_made_on_the_processor(tmp_path: Path) -> None:
+    path = tmp_path / "film.gif"
+    words = ["--output", path, "--device", "cpu", "--seed", 0, "--fps", 20]
+    assert exit_code("play", "cartpole-2", *words) == exits.DONE
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("eval", "no-such-thing"), ("play", "no-such-thing"), ("play", "cartpole")]
+)
+def test_seeds_are_not_negative(words: tuple[str, ...], capsys: pytest.CaptureFixture) -> None:
+    assert exit_code(*words, "--seed", -1) == exits.USAGE
+    assert "argument --seed: must be a whole number from 0, got -1" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_episodes")
+@pytest.mark.parametrize(("content", "found"), [("a,b\n1,2\n", "a, b"), ("", "")])
+def test_another_table_is_refused_before_anything_is_played(
+    full: Path, tmp_path: Path, content: str, found: str, capsys: pytest.CaptureFixture
+) -> None:
+    table = tmp_path / "other.csv"
+    table.write_text(content)
+    assert exit_code("eval", full, "--table", table) == exits.USAGE
+    said = capsys.readouterr().err
+    assert f"--table: {table} must have the columns {', '.join(Row._fields)}, got {found}" in said
+    assert table.read_text() == content
+
+
+@pytest.mark.parametrize("name", ["", ".", "../../x", "a/b", "-x", "a b"])
+def test_what_is_kept_has_a_name_and_no_path(
+    full: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture
+) -> None:
+    results = tmp_path / "one" / "results"
+    assert exit_code("export", full, f"--name={name}", "--results", results) == exits.USAGE
+    assert f"file name {name!r} must be letters, digits, '.', '_' and '-', and no path" in (
+        capsys.readouterr().err
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_variants_have_capitals(full: Path, tmp_path: Path) -> None:
+    assert exit_code("export", full, "--name", "pendulum-T5-tau0.2", "--results", tmp_path) == exits.DONE
+    assert (tmp_path / "ppo" / "pendulum-T5-tau0.2" / "seed0" / "curve.csv").exists()

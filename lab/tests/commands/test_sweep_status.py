@@ -1,0 +1,107 @@
+"""`dcem sweep-status`: what a run's files say, in a table."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dcem_lab import cli
+from dcem_lab.commands.sweep_status import Status, note_planned, runs_below, status, table
+from toy.command import dcem
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write_run(folder: Path, log: list[dict[str, float]], **record: object) -> None:
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+
+
+def test_a_sweep_is_shown_with_progress_errors_and_best_figures(capsys):
+    assert dcem("preset=tiny", "seed=0,1", "fail_at=-1,2", "-m", "run_dir=all") == 1
+    capsys.readouterr()
+    assert cli.main(["sweep-status", "all", "--figure", "loss"]) == 0
+    extremes = ["lowest", "highest"]
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "status", "progress", "left", "seen", "figure", "newest", *extremes]
+    run, state, steps, percent, figure, newest, lowest, highest = lines[2].split()
+    logged = [json.loads(row) for row in Path("all/tiny/seed0/log.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in logged if "loss" in row]
+    assert (run, state, steps, percent, figure) == ("tiny/seed0", "finished", "5/5", "100%", "loss")
+    assert [newest, lowest, highest] == [f"{x:.4g}" for x in (losses[-1], min(losses), max(losses))]
+    assert lines[0].split()[:4] == ["tiny,fail_at=2/seed0", "failed", "2/5", "40%"]
+    assert "tiny,fail_at=2/seed1: ArithmeticError: asked to fail" in lines
+    assert lines[-1] == "4 runs: 2 failed, 2 finished"
+
+
+def test_runs_that_have_not_begun_are_listed():
+    root = Path("all").resolve()
+    note_planned(root, [root / "a" / "seed0"])
+    note_planned(root, [root / "a" / "seed1", root / "b" / "seed0"])
+    write_run(root / "b" / "seed0", [], status="running")
+    write_run(root / "c" / "seed0", [], status="finished")
+    assert runs_below(root) == ["a/seed0", "a/seed1", "b/seed0", "c/seed0"]
+    assert [status(root, run).status for run in runs_below(root)] == [
+        "not started",
+        "not started",
+        "running",
+        "finished",
+    ]
+
+
+def test_a_running_run_is_seen_by_its_log():
+    log = [{"step": 0, "seconds": 0.1, "count": 1}, {"step": 40, "seconds": 20.0, "count": 2, "return": 3.0}]
+    write_run(Path("all/seed0"), log, status="running", step=10, steps=100, wall_seconds=5.0)
+    os.utime("all/seed0/run.json", (0, 0))
+    found = status(Path("all"), "seed0")
+    assert (found.step, found.seconds_left, found.figure) == (40, 30.0, "return")
+    assert found.values == (3.0, 3.0, 3.0)
+    assert found.seconds_ago < 60
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1.0, float("nan"), 3.0], "3 1 3"),
+        ([1.0, float("inf")], "inf 1 1"),
+        ([float("nan")], "nan nan nan"),
+    ],
+)
+def test_the_best_is_finite(values, expected):
+    log = [{"step": i, "seconds": i, "loss": value} for i, value in enumerate(values)]
+    write_run(Path("all/seed0"), log, status="finished", step=3, steps=3)
+    assert table([status(Path("all"), "seed0")]).splitlines()[1].split()[-3:] == expected.split()
+
+
+def test_damaged_files_are_reported_and_do_not_hide_the_others():
+    write_run(Path("all/a"), [], status="finished")
+    write_run(Path("all/b"), [], status="finished")
+    Path("all/b/run.json").write_text("{")
+    write_run(Path("all/c"), [], status="finished")
+    Path("all/c/log.jsonl").write_text("half\n")
+    rows = [status(Path("all"), run) for run in runs_below(Path("all"))]
+    assert [row.status for row in rows] == ["finished", "unreadable", "unreadable"]
+    assert "b/run.json cannot be read as the record of a run" in table(rows)
+
+
+def test_a_plan_from_elsewhere_stays_inside_the_folder():
+    Path("all/.sweep").mkdir(parents=True)
+    Path("all/.sweep/runs.json").write_text(json.dumps(["../secret", "/etc", "mine/seed0"]))
+    assert runs_below(Path("all")) == ["mine/seed0"]
+    Path("all/.sweep/runs.json").write_text("half")
+    assert runs_below(Path("all")) == []
+
+
+def test_a_run_without_a_record_of_steps():
+    assert table([Status("a", "running")]).splitlines()[1] == "a    running"
+
+
+@pytest.mark.parametrize("folder", ["none", "."])
+def test_no_runs_is_a_usage_error(folder, capsys):
+    assert cli.main(["sweep-status", folder]) == 2
+    assert "dcem sweep-status: " in capsys.readouterr().err

@@ -1,0 +1,378 @@
+"""The report page: every number comes from a file, and what is not there is said."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from html.parser import HTMLParser
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from dcem_lab import cli, paper, study
+from dcem_lab.commands import exits
+from dcem_lab.report import markdown, pictures
+from dcem_lab.report.html import data_script, element
+from dcem_lab.report.scales import Scale
+from dcem_lab.report.sources import Sources
+from dcem_lab.report.tables import judge
+from dcem_lab.runs.files import write_csv
+from dcem_lab.study import limits
+from dcem_lab.suite import section as dmc
+
+
+class Text(HTMLParser):
+    """The visible text of a page, by section, and the addresses that it loads."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self._words: dict[str, list[str]] = {}
+        self._section, self._hidden = "", 0
+        self.feed(content)
+        self.sections = {name: " ".join(" ".join(words).split()) for name, words in self._words.items()}
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        if tag == "section":
+            self._section = found["id"]
+        self._hidden += tag in ("script", "style")
+        self.loaded += [found[key] for key in ("src", "href") if key in found and tag != "a"]
+
+    def handle_endtag(self, tag):
+        self._hidden -= tag in ("script", "style")
+
+    def handle_data(self, data):
+        if not self._hidden:
+            self._words.setdefault(self._section, []).append(data)
+
+
+@pytest.fixture(scope="module")
+def built(sources) -> str:
+    return study.build_page(sources)
+
+
+@pytest.fixture(scope="module")
+def text(built) -> dict[str, str]:
+    return Text(built).sections
+
+
+@contextmanager
+def changed(path: Path, old: str, new: str) -> Iterator[None]:
+    """One number of a file, changed for a while."""
+    before = path.read_text()
+    assert before.count(old) >= 1, f"{old} is not in {path}"
+    path.write_text(before.replace(old, new, 1))
+    yield
+    path.write_text(before)
+
+
+# Where numbers come from
+
+
+def last_line(path: Path) -> str:
+    return path.read_text().splitlines()[-1]
+
+
+EXPERT = "expert-4000-40-40,validation,0,160000,-1"
+EPISODE = "full-cem-100,run0,1000,10,50,"  # the median one
+STEPS = "500000,125000,5000.0,,"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "section", "shown"),
+    [
+        ("results/regression/gd/seed0_iterations.csv", "\n30,", "\n30,9", "regression", None),
+        ("results/cartpole/baselines.csv", f"{EXPERT}1", f"{EXPERT}9", "cartpole", "-13."),
+        ("results/cartpole/closed_loop.csv", "cartpole-8,100,60,1,", "cartpole-8,100,60,83,", "limits", "83"),
+        ("results/cartpole/baselines.json", '"wall_seconds": 386', '"wall_seconds": 7260', "cartpole", "2 h"),
+        ("results/dmc/evaluations.csv", f"{EPISODE}500.0", f"{EPISODE}549.5", "dmc", "501 ["),
+        ("results/planet/cheetah-run-best/seed0/curve.csv", f"{STEPS}150", f"{STEPS}170", "dmc", "160"),
+        ("results/embed/cheetah-run-T5/seed0/curve.csv", "345", "432", "dmc", "432, 40,000"),
+        ("results/embed/cheetah-run-T5/seed0/run.json", '"step": 44', '"step": 99', "dmc", "20%"),
+        ("results/dmc/planning.csv", "2345.6", "1987.6", "dmc", "1,988 ms"),
+        ("lab/benchmarks/gpu/results/loop.csv", ",15,", ",17,", "speed", "17.00 (85%)"),
+        ("benchmarks/results/dcem.csv", "112.088", "654.321", "speed", "654"),
+        ("lab/benchmarks/gpu/results/lml.csv", "0.0123", "0.0777", "speed", "0.0777"),
+        ("quick/results/cartpole/shipped.csv", "-10.123", "-7.654", "quick", "-7.65"),
+        ("quick/results/dmc/cheetah-run.csv", "612.5", "333.25", "quick", "333"),
+    ],
+)
+def test_a_changed_file_changes_the_page(sources, text, file, old, new, section, shown):
+    with changed(sources.results.parent / file, old, new):
+        after = Text(study.build_page(sources)).sections
+    assert {name for name in text if text[name] != after[name]} == {section}
+    assert shown is None or after[section].count(shown) > text[section].count(shown)
+
+
+def test_a_better_best_cost_changes_table_and_summary(sources, text):
+    path = sources.results / "cartpole" / "d8-tau1" / "seed0.csv"
+    best = last_line(path).split(",")[3]
+    with changed(path, last_line(path), last_line(path).replace(best, "-18.092")):
+        after = Text(study.build_page(sources)).sections
+    assert {"summary", "cartpole"} <= {name for name in text if text[name] != after[name]}
+    others = [float(last_line(path.with_name(f"seed{seed}.csv")).split(",")[3]) for seed in (1, 2)]
+    expected = f"{(-18.092 + sum(others)) / 3 / paper.CARTPOLE_EXPERT:.3f}"
+    assert expected in after["summary"] and expected not in text["summary"]
+
+
+def test_the_papers_numbers_come_from_one_module(sources, text, monkeypatch):
+    monkeypatch.setitem(paper.CARTPOLE_FACTORS, (2, 1.0), 4.321)
+    monkeypatch.setitem(paper.DMC_RETURNS, ("walker-walk", "latent-dcem"), paper.Quartiles(11, 22, 33))
+    after = Text(study.build_page(sources)).sections
+    assert "4.321" in after["summary"] and "4.321" in after["cartpole"]
+    assert "22 [11–33]" in after["dmc"]
+    assert "4.321" not in text["summary"]
+
+
+def test_the_same_files_make_the_same_page(sources, built):
+    assert study.build_page(sources) == built
+
+
+# What it is
+
+
+def test_one_file_that_needs_no_network(built):
+    loaded = Text(built).loaded
+    assert any(address.startswith("data:video/mp4") for address in loaded)
+    assert all(address.startswith("data:") for address in loaded)
+    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest", built)
+    assert len(built.encode()) < 15e6
+
+
+def test_every_section_has_its_results(text, sources):
+    assert [name for name in text if "Not run yet" in text[name]] == ["dmc"]  # PPO, in what is made up here
+    record = json.loads((sources.results / "regression/dcem/run.json").read_text())["seed0"]
+    minutes, seconds = divmod(round(record["wall_seconds"]), 60)
+    took = f"{minutes} min {seconds} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    assert f"dcem train regression preset=dcem ({took} on " in text["regression"]
+    assert record["machine"]["cpu"] in text["regression"]
+    assert "updates=12500 (4 min 4 s on NVIDIA H200" in text["cartpole"]
+    assert "theseus takes" in text["speed"]
+    assert "2 h 1 min" in text["dmc"]
+
+
+def test_an_empty_folder_makes_a_page_that_says_so(tmp_path):
+    content = study.build_page(Sources(tmp_path, tmp_path))
+    text = Text(content).sections
+    assert set(text) >= {"what", "summary", "regression", "cartpole", "dmc", "speed", "limits"}
+    assert "quick" not in text
+    for name, command in (("regression", "dcem train regression"), ("cartpole", "dcem train cartpole-grid"),
+                          ("dmc", "dcem train planet"), ("speed", "make bench")):  # fmt: skip
+        assert "Not run yet" in text[name] and command in text[name], name
+    assert "0 have been measured here" in text["summary"]
+    assert text["summary"].count("not run yet") == 11
+
+
+@pytest.mark.parametrize("missing", ["pictures", "closed_loop.csv", "videos", "one-state", "baselines.json"])
+def test_a_part_that_is_missing_leaves_the_rest(sources, missing):
+    path = sources.results / "cartpole" / missing
+    hidden = path.rename(sources.results / "hidden")
+    try:
+        assert "improvement factor" in Text(study.build_page(sources)).sections["cartpole"]
+    finally:
+        hidden.rename(path)
+
+
+# The command
+
+
+def test_the_command_writes_the_page(sources, tmp_path, capsys):
+    out = tmp_path / "new" / "page.html"
+    words = ["--results", sources.results, "--quick", sources.quick, "--out", out,
+             "--checkout", sources.checkout]  # fmt: skip
+    assert cli.main(["report", *map(str, words)]) == exits.DONE
+    assert out.read_text().startswith("<!doctype html>")
+    assert out.as_uri() in capsys.readouterr().out
+
+
+def test_the_command_refuses_a_folder_that_is_not_there(tmp_path, capsys):
+    assert cli.main(["report", "--results", str(tmp_path / "none")]) == exits.USAGE
+    assert "--results must be a folder" in capsys.readouterr().err
+
+
+# Verdicts and evaluations
+
+
+@pytest.mark.parametrize(
+    ("ours", "known", "lower", "words"),
+    [
+        ([1.0, 1.1, 1.2], 1.1, False, "agrees"),
+        ([1.0, 1.1, 1.2], 0.5, False, "better"),
+        ([1.0, 1.1, 1.2], 2.0, False, "worse"),
+        ([1.0, 1.1, 1.2], 2.0, True, "better"),
+        ([0.1, 1.1, 2.2], 1.0, False, "agrees, but wide"),
+        ([1.0], 0.9, False, "better, one seed"),
+    ],
+)
+def test_verdicts(ours, known, lower, words):
+    assert judge(np.array(ours), known, lower_is_better=lower).words == words
+
+
+def test_evaluations_beside_the_paper(sources, text):
+    found = {(e.task, e.controller): e for e in dmc.read_evaluations(sources.results / "dmc/evaluations.csv")}
+    full = found["cheetah-run", "full-cem"]
+    assert np.median(full.totals) == 701 and full.sampled == "10,000"
+    low, high = full.interval
+    assert 701 - 15 < low < 701 < high < 701 + 15
+    table = text["dmc"]
+    assert "cheetah-run, full CEM 701 [683–714] 701 [676–726] 1 (101 episodes)" in table
+    assert re.search(r"cheetah-run, latent DCEM 652 \[592–681\] 900 .{,60}✓ better", table)
+    assert re.search(r"walker-walk, full CEM 953 \[920–972\] 700 .{,60}✗ worse", table)
+    assert "walker-walk, latent DCEM 861 [761–916] · not run yet" in table
+
+
+def test_curves_are_read_at_the_steps_of_others(sources, text):
+    cheetah, _ = dmc.read_trainings(sources.results / "planet")
+    assert (cheetah.task, cheetah.preset, len(cheetah.curves)) == ("cheetah-run", "best", 2)
+    table = text["dmc"]
+    assert "ours, best 2 30 150 300 600" in table  # means over two seeds, one apart
+    assert "TD-MPC2 published 519 758 844 860" in table
+
+
+def test_a_seed_that_did_not_come_so_far_is_left_out_of_the_mean(sources):
+    cheetah, _ = dmc.read_trainings(sources.results / "planet")
+    first = {name: values[:12] for name, values in cheetah.curves[0].items()}  # to 1,100,000
+    row = dmc._at_steps(replace(cheetah, curves=[first, cheetah.curves[1]]))
+    assert (row["1,000,000"], row["2,000,000"]) == ("300", "601 (1 of 2 seeds)")
+
+
+def test_a_run_that_goes_on_from_another_is_not_counted_by_its_own_steps(sources):
+    cheetah, _ = dmc.read_trainings(sources.results / "planet")
+    on = {seed: record | {"config": {"source": "cheetah-run"}} for seed, record in cheetah.records.items()}
+    page = str(dmc._phase_one([cheetah, replace(cheetah, preset="annealed", records=on)]))
+    assert "ours, best" in page and "ours, annealed" not in page
+    assert "cheetah-run, annealed, 0" in page  # in the table of runs
+
+
+def test_a_single_evaluation_can_be_seen(sources):
+    (latent,) = dmc.read_trainings(sources.results / "embed")
+    curve = {name: values[:1] for name, values in latent.curves[0].items()}
+    drawn = dmc._curves([replace(latent, curves=[curve])], "latent-dcem", "eval_median")
+    assert re.search(r'd="M[\d.]+ ([\d.]+)L[\d.]+ \1"', drawn)
+
+
+def test_phase_two_has_curves_and_what_became_of_its_runs(text):
+    assert "cheetah-run, T5, 0 44,000 9% 321, 345 345, 40,000 8.2 2 min 11 s a GPU" in text["dmc"]
+    assert "phase 2, cheetah-run, T5, seed0 dcem train embed from=a" in text["dmc"]
+
+
+def test_the_papers_claims_have_their_lines(sources, text):
+    listed = markdown.by_heading(sources.docs / "dmc.md")[1][dmc.CLAIMS]
+    lines = [line for line in listed.splitlines() if line.startswith("| ")]
+    assert len(lines) > 10
+    shown = text["dmc"].partition(dmc.CLAIMS)[2]
+    for line in lines[2:]:
+        assert line.split(" | ")[0].removeprefix("| ") in shown
+
+
+def test_what_failed_on_the_control_suite_is_said(tmp_path):
+    names = ["task", "controller", "run", "samples", "iterations", "episode_seed", "total"]
+    totals = {"latent-dcem": [900.0] * 6 + [100.0] * 4, "full-cem": [900.0, 850.0] * 5}
+    rows = [
+        ["walker-walk", name, "a", 1, 1, i, x] for name, them in totals.items() for i, x in enumerate(them)
+    ]
+    write_csv(tmp_path / "dmc" / "evaluations.csv", names, rows)
+    for name, mean in (("replay", 568), ("replay-offline", 188)):
+        folder = tmp_path / "embed" / f"cheetah-run-{name}" / "seed0"
+        write_csv(folder / "curve.csv", ["env_steps", "eval_mean"], [[100, 300], [200, mean]])
+    sits, offline = limits._dmc(tmp_path)
+    assert "walker-walk: latent DCEM either works or does not. 4 of 10 episodes" in sits
+    assert "from 100 to 900; the mean is 580" in sits
+    assert (
+        "cheetah-run" in offline
+        and "a mean return of 188; online, with as many updates, it is 568" in offline
+    )
+
+
+def test_plans_stand_beside_what_they_earn(sources, text):
+    machine = "a CPU (2 threads, load before 0.5)"
+    assert f"Measured on {machine}." in text["dmc"]
+    assert "cheetah-run, full CEM 10,000 701 2,346 ms 34,568 ms not run not run" in text["dmc"]
+    # That name was evaluated with more trajectories, in what is made up here.
+    assert "cheetah-run, full-cem-100 1,000 no evaluation 77.7 ms 889 ms" in text["dmc"]
+    path = sources.results / "dmc" / "planning.csv"
+    before = path.read_text()
+    path.write_text(before + "cheetah-run,full-cem,cheetah-run,1000,10,10000,1.42,8.7,cuda,a GPU,8,0.1\n")
+    try:
+        first = dmc.planning_rows(path.parent)[0]
+    finally:
+        path.write_text(before)
+    assert (first["CPU, one state"], first["GPU, one state"]) == ("2,346 ms", "1.42 ms")
+    assert first["measured on"] == f"{machine}, a GPU"
+
+
+def test_a_step_of_training_in_parts(text):
+    parts = "15.00 (75%) 20.00 (100%) 1.00 (5%) 0.25 (1%) 20.0 3,333 10 min"
+    assert f"cheetah-run best an imaginary GPU {parts}" in text["speed"]
+
+
+def test_a_box_has_quartiles_whiskers_and_the_points_beyond():
+    totals = np.array([0.0, *np.linspace(100, 200, 21), 1000.0])
+    box = dmc._box(dmc.Evaluation("task", "full-cem", {"a": totals}, "10"))
+    assert (box.median, box.whiskers, list(box.points)) == (150, (100, 200), [0, 1000])
+
+
+# Its parts
+
+
+@given(st.text())
+def test_text_is_escaped(words):
+    class Reader(HTMLParser):
+        found, tags = "", ()
+
+        def handle_data(self, data):
+            self.found += data
+
+        def handle_starttag(self, tag, attrs):
+            self.tags = (*self.tags, (tag, dict(attrs)))
+
+    reader = Reader()
+    reader.feed(element("p", words, title=words))
+    reader.close()
+    assert reader.tags == (("p", {"title": words}),) or "\r" in words or "\0" in words
+    assert reader.found == words or "\r" in words or "\0" in words
+
+
+def test_data_cannot_end_its_script():
+    script = data_script("name", {"a": "</script><b>"})
+    assert script.count("</script>") == 1
+    inner = script.removeprefix('<script type="application/json" id="name">').removesuffix("</script>")
+    assert json.loads(inner) == {"a": "</script><b>"}
+
+
+def test_a_surface_is_a_picture_with_light_for_low():
+    values = np.array([[0.0, 1.0], [2.0, 3.0]])
+    address = pictures.shades(values, 0, 3)
+    picture = np.asarray(Image.open(BytesIO(base64.b64decode(address.split(",")[1]))).convert("L"), int)
+    assert picture.shape == (2, 2)
+    # The first row is at the bottom.
+    assert picture[1, 0] > picture[1, 1] > picture[0, 0] > picture[0, 1]
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+def test_ticks_are_inside_their_scale(low, width):
+    scale = Scale(low, low + width)
+    ticks = scale.ticks()
+    assert 2 <= len(ticks) <= 12
+    slack = 1e-6 * max(width, abs(low))
+    assert all(low - slack <= value <= low + width + slack for value, _ in ticks)
+
+
+def test_scales_stop_at_their_ends():
+    scale = Scale(1e-2, 1e2, log=True).between(100, 200)
+    assert [scale(v) for v in (1e-9, 1e-2, 1, 1e2, 1e9)] == pytest.approx([100, 100, 150, 200, 200])
+
+
+def test_markdown_of_the_deviations():
+    shown = markdown.render("Some *text*.\n\n| a | b |\n| --- | --- |\n| $\\Pi(v/\\tau)$ | [x](y.md) `c|d` |")
+    assert "<em>text</em>" in shown and "Π(v/τ)" in shown and "<code>c|d</code>" in shown
+    assert "href" not in shown
+    assert markdown.inline("[p](https://a.b)") == '<a href="https://a.b">p</a>'

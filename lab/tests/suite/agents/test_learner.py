@@ -1,0 +1,170 @@
+"""The update and the agent's loop."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Generator
+
+from dcem_lab.suite.agents import Learner, Planet, PlanetConfig, PlannerConfig
+from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
+from toy.environment import Plane
+
+CONFIG = PlanetConfig(
+    model=RSSMConfig(hidden=8, width=8, distance=3, normalize=True),
+    planner=PlannerConfig(samples=10, elites=2, iterations=2, horizon=2),
+    batch=4,
+    length=5,
+    seed_episodes=3,
+    replay_steps=200,
+    average=0.9,
+)
+
+
+def filled_replay() -> ReplayBuffer:
+    replay = ReplayBuffer(2, 40, 2, 2)
+    generator = Generator().manual_seed(0)
+    for _ in range(30):
+        x, u = torch.randn(2, 2, generator=generator), torch.randn(2, 2, generator=generator)
+        replay.add(x, u, torch.randn(2, generator=generator), x, torch.zeros(2, dtype=torch.bool))
+    return replay
+
+
+def make_learner(config: PlanetConfig = CONFIG) -> Learner:
+    model = RSSM(2, 2, config.model, Generator().manual_seed(1))
+    return Learner(model, filled_replay(), config, Generator().manual_seed(2))
+
+
+def make_agent(config: PlanetConfig = CONFIG, seed: int = 0) -> Planet:
+    envs = ParallelEnv(functools.partial(Plane, 8), 2)
+    return Planet(envs, config, seed)
+
+
+def weights(agent: Planet) -> list[torch.Tensor]:
+    return [parameter.clone() for parameter in agent.learner.model.parameters()]
+
+
+def test_an_update_is_adam_on_the_clipped_gradient_and_then_the_average() -> None:
+    config = replace(CONFIG, clip=0.1)
+    learner, oracle = make_learner(config), make_learner(config)
+    model = oracle.model
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-4)
+    average = [parameter.detach().clone() for parameter in model.parameters()]
+    for _ in range(3):
+        learner.update()
+        chunk = oracle.replay.sample(4, 5, oracle.generator)
+        loss, _ = multistep_loss(model, *chunk, generator=oracle.generator)
+        adam.zero_grad()
+        loss.backward()
+        norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+        assert norm > 0.1
+        for parameter in model.parameters():
+            parameter.grad *= 0.1 / norm
+        adam.step()
+        average = [0.9 * a + 0.1 * p.detach() for a, p in zip(average, model.parameters(), strict=True)]
+    for got, expected in zip(learner.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+    for got, expected in zip(learner.average.parameters(), average, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_figures_are_means_since_the_last_reading() -> None:
+    one, two = make_learner(), make_learner()
+    losses = []
+    for _ in range(4):
+        one.update()
+        losses.append(one.read()["loss"])
+        two.update()
+    assert two.read()["loss"] == pytest.approx(sum(losses) / 4, rel=1e-5)
+    assert two.read() == {}
+
+
+def test_a_learner_goes_on_from_its_state() -> None:
+    learner = make_learner()
+    for _ in range(3):
+        learner.update()
+    saved = {**learner.state_dict()}
+    saved = {name: (dict(value) if isinstance(value, dict) else value) for name, value in saved.items()}
+    saved["model"] = {name: value.clone() for name, value in saved["model"].items()}
+    saved["average"] = {name: value.clone() for name, value in saved["average"].items()}
+    saved["optimizer"] = {
+        i: {name: value.clone() for name, value in state.items()} for i, state in saved["optimizer"].items()
+    }
+    random = learner.generator.get_state()
+    learner.update()
+    other = make_learner()
+    other.load_state_dict(saved)
+    other.generator.set_state(random)
+    other.update()
+    assert other.updates == learner.updates == 4
+    for a, b in zip(learner.average.parameters(), other.average.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (0.5, 6), (1.0, 12), (2.25, 27)])
+def test_updates_keep_pace_with_steps(rate: float, expected: int) -> None:
+    agent = make_agent(replace(CONFIG, updates_per_step=rate))
+    seeding = 16  # two environments with episodes of 8: four have ended, three are asked for
+    for _ in range(seeding):
+        agent.step()
+    assert agent.learner.updates == 0
+    for _ in range(12):
+        agent.step()
+    assert agent.learner.updates == expected
+
+
+def test_the_same_seed_gives_the_same_agent() -> None:
+    agents = [make_agent(seed=seed) for seed in (0, 0, 1)]
+    for agent in agents:
+        for _ in range(24):
+            agent.step()
+    first, same, other = map(weights, agents)
+    assert all(map(torch.equal, first, same))
+    assert not any(map(torch.equal, first, other))
+    assert agents[0].collector.returns == agents[1].collector.returns
+
+
+def test_noise_spreads_over_the_environments() -> None:
+    agent = make_agent(replace(CONFIG, noise_from_zero=True))
+    assert agent.collector._noise.flatten().tolist() == pytest.approx([0.0, 0.3])
+
+
+def test_the_normaliser_learns_from_what_is_collected() -> None:
+    agent = make_agent()
+    for _ in range(20):
+        agent.step()
+    normalizer = agent.learner.model.normalizer
+    assert normalizer is agent.model.normalizer
+    seen = torch.cat([e.observations[1:] for e in agent.replay.episodes()])
+    assert normalizer.count == 40
+    torch.testing.assert_close(normalizer.mean, seen.mean(0), atol=0.3, rtol=0)
+
+
+def test_a_cut_replay_buffer_keeps_the_newest() -> None:
+    agent = make_agent(replace(CONFIG, checkpoint_mb=0.0015))
+    for _ in range(40):
+        agent.step()
+    saved = agent.state_dict()["replay"]
+    assert sum(x.nbytes for x in saved.values()) <= 1500
+    other = make_agent(replace(CONFIG, checkpoint_mb=0.0015))
+    other.load_state_dict(agent.state_dict())
+    assert 0 < len(other.replay) < len(agent.replay)
+    other.step()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": 2}, "length must be at least model.distance=3, got 2"),
+        ({"average": 1.0}, "average must be from 0 to below 1"),
+        ({"noise": -0.1}, "noise must not be negative"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"lr": 0.0}, "lr must be positive"),
+    ],
+)
+def test_bad_settings_are_named(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **changes)

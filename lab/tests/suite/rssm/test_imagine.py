@@ -1,0 +1,86 @@
+"""Rollouts of a frozen model against the model's own steps, differentiated by autograd."""
+
+import pytest
+import torch
+from torch import Generator
+
+from dcem.control.rollout import rollout
+from dcem_lab.suite.rssm import RSSM, RSSMConfig
+from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        RSSMConfig(hidden=5, width=6, members=3, pessimism=0.7, residual=True, activation="gelu"),
+        RSSMConfig(hidden=5, width=4, layers=1, activation="elu"),
+        RSSMConfig(
+            hidden=4, width=6, layers=3, members=2, predict_std=False, loss="mse", normalize=True, angles=(1,)
+        ),
+        RSSMConfig(hidden=4, layers=0, residual=True),
+    ],
+)
+def test_costs_and_gradients_are_those_of_the_steps(config: RSSMConfig, batch: tuple[int, ...]) -> None:
+    generator = Generator().manual_seed(0)
+    model = RSSM(3, 2, config, generator)
+    state = torch.randn(*batch, model.state_dim, generator=generator)
+    actions = torch.randn(*batch, 7, 4, 2, generator=generator).requires_grad_()
+    got = FrozenRollout(model).sequence_cost(state, actions)
+    states = state.unsqueeze(-2).expand(*batch, 7, -1)
+    expected = rollout(model, states, actions)
+    torch.testing.assert_close(got, expected)
+    above = torch.randn(*batch, 7, generator=generator)
+    [gradient] = torch.autograd.grad(expected, actions, above, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(got, actions, above)[0], gradient)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_nothing_but_actions_gets_a_gradient() -> None:
+    model = RSSM(3, 2, RSSMConfig(hidden=4, width=4))
+    actions = torch.zeros(1, 5, 4, 2, requires_grad=True)
+    FrozenRollout(model).sequence_cost(torch.zeros(1, model.state_dim), actions).sum().backward()
+    assert actions.grad is not None
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.usefixtures("double")
+def test_the_reward_head_may_learn_beside_them() -> None:
+    config = RSSMConfig(hidden=5, width=6, members=3, pessimism=0.7, residual=True, activation="gelu")
+    model = RSSM(3, 2, config, Generator().manual_seed(0))
+    state, actions = torch.randn(3, model.state_dim), torch.randn(3, 7, 4, 2, requires_grad=True)
+    got = FrozenRollout(model, learn_reward=True).sequence_cost(state, actions).sum()
+    expected = rollout(model, state.unsqueeze(-2).expand(3, 7, -1), actions).sum()
+    wanted = [actions, *model.reward_head.parameters()]
+    gradients = [torch.autograd.grad(cost, wanted, retain_graph=True) for cost in (got, expected)]
+    torch.testing.assert_close(*gradients)
+    others = [*model.gru.parameters(), *model.observation_head.parameters()]
+    assert all(g is None for g in torch.autograd.grad(got, others, allow_unused=True))
+
+
+def test_weights_that_change_before_the_backward_pass_are_noticed() -> None:
+    model = RSSM(3, 2, RSSMConfig(hidden=4, width=4))
+    actions = torch.zeros(1, 5, 4, 2, requires_grad=True)
+    cost = FrozenRollout(model, learn_reward=True).sequence_cost(torch.zeros(1, model.state_dim), actions)
+    with torch.no_grad():
+        model.reward_head.weights[0].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        cost.sum().backward()
+
+
+def test_actions_that_need_no_gradient_cost_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = RSSM(3, 2, RSSMConfig(hidden=4, width=4))
+    monkeypatch.delattr("dcem_lab.suite.rssm.fast.imagine._through_steps")
+    imagined = FrozenRollout(model, learn_reward=True)
+    imagined.sequence_cost(torch.zeros(1, model.state_dim), torch.zeros(1, 5, 4, 2)).sum().backward()
+    assert all(p.grad is not None for p in model.reward_head.parameters())
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    imagined = FrozenRollout(RSSM(3, 2, RSSMConfig(hidden=4, width=4)))
+    state, actions = torch.zeros(5, imagined.model.state_dim), torch.zeros(5, 6, 4, 2)
+    with pytest.raises(ValueError, match="discount and terminal_cost need a model that goes step by step"):
+        imagined.sequence_cost(state, actions, discount=0.9)
+    with pytest.raises(ValueError, match=r"state must be \(\*B, 7\) and actions"):
+        imagined.sequence_cost(state[:4], actions)

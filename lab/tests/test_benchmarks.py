@@ -1,0 +1,72 @@
+"""Benchmarks that fill a table from several machines: a device renews its own rows and keeps the others'."""
+
+import csv
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from dcem_lab import pretrained
+from dcem_lab.suite.agents import PlannerConfig
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def test_a_device_renews_its_own_rows(script, tmp_path):
+    path = tmp_path / "new" / "table.csv"
+    put = script("rows").put
+    put(path, [{"ms": 1, "device": "a"}, {"ms": 2, "device": "a"}], same=("device",))
+    put(path, [{"ms": 3, "device": "b"}], same=("device",))
+    put(path, [{"ms": 4, "device": "a"}], same=("device",))
+    assert path.read_text() == "ms,device\n3,b\n4,a\n"
+
+
+def test_a_row_says_where_it_comes_from(script):
+    origin = script("rows").origin(torch.device("cpu"))
+    assert list(origin) == ["device", "date", "commit", "torch"]
+    assert origin["device"] and origin["date"].endswith(" UTC") and origin["torch"] == torch.__version__
+
+
+def test_full_plans_are_measured_with_fewer_samples_too(script):
+    planning = script("planning")
+    found = {
+        (source.task, controller): plan
+        for _, controller, source, plan in planning.controllers(pretrained.available())
+    }
+    for task in ("cheetah-run", "walker-walk"):
+        assert found[task, "full-cem"].samples == 1000
+        for name, iterations in (("full-cem-100", 10), ("full-cem-100-T5", 5)):
+            few = found[task, name]
+            assert (few.samples, few.elites, few.iterations) == (100, 10, iterations)
+    assert found["cheetah-run", "latent-dcem"].tau > 0
+    assert ("cheetah-run", "latent-dcem-100") not in found
+
+
+def test_a_longer_plan_takes_longer(script, monkeypatch):
+    planning = script("planning")
+    monkeypatch.setattr(planning, "SECONDS", {"cpu": 0.0})
+    source = planning.load_source("cheetah-run")
+    short, long = (
+        planning.milliseconds(source, PlannerConfig(20, 4, iterations, horizon=4), 1, torch.device("cpu"))
+        for iterations in (1, 20)
+    )
+    assert 0 < short < long
+
+
+@pytest.mark.parametrize("space", ["latent", "full"])
+def test_every_way_to_differentiate_a_plan_is_measured(script, monkeypatch, tmp_path, space):
+    differentiation = script("differentiation")
+    path = tmp_path / "rows.csv"
+    monkeypatch.setattr(differentiation, "REPEATS", 1)
+    monkeypatch.setattr("sys.argv", ["", "--tiny", "--states=1", f"--spaces={space}", f"--output={path}"])
+    differentiation.main()
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert {row["backward"] for row in rows} == {"unroll", "checkpoint", "truncate", "prune"}
+    assert all(float(row["ms"]) > 0 for row in rows)

@@ -1,0 +1,328 @@
+"""The documentation holds: tables agree with the results, commands with the command line, notebooks run."""
+
+import doctest
+import importlib
+import json
+import pkgutil
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dcem_lab
+from dcem_lab import cli, experiments
+from dcem_lab.commands.exits import EXIT_CODES
+from dcem_lab.commands.overrides import field_types
+from dcem_lab.commands.train import Options
+
+matplotlib = pytest.importorskip("matplotlib")
+from dcem_lab.report import documents  # noqa: E402 (needs matplotlib)
+from dcem_lab.study import tables  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+OFFLINE = "cheetah-run-T5-tau0.2-replay-offline"
+PAGES = tables.pages(ROOT)
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BASH = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`(dcem [^`]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# Tables
+
+
+def rewritten(text: str, checkout: Path) -> str:
+    return documents.rewritten(text, tables.TABLES, tables.sources_in(checkout))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_tables_agree_with_the_results(page):
+    text = page.read_text()
+    assert rewritten(text, ROOT) == text, f"{name(page)} is out of date: run `make tables`"
+
+
+def test_the_readme_s_table_follows_the_files(tmp_path):
+    """Change a number in a file, and the table changes with it."""
+    for part in (
+        "lab/results/regression",
+        "lab/results/planet",
+        "lab/results/cartpole",
+        "lab/results/dmc",
+        "benchmarks/results",
+        "lab/benchmarks/gpu/results",
+    ):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    text = (ROOT / "README.md").read_text()
+    assert "<!-- table headline: begin -->" in text
+    assert rewritten(text, tmp_path) == rewritten(text, ROOT)
+    path = tmp_path / "benchmarks/results/dcem.csv"
+    rows = path.read_text().splitlines()
+    cells = rows[1].split(",")
+    assert cells[:3] == ['"quadratic', ' B=1"', "dcem.DCEM"]
+    cells[7] = "777.0"  # forward+backward ms
+    path.write_text("\n".join([rows[0], ",".join(cells), *rows[2:]]) + "\n")
+    assert "| 777 ms |" in rewritten(text, tmp_path)
+    (tmp_path / "lab/results/dmc/evaluations.csv").write_text(
+        "task,controller,run,samples,iterations,episode_seed,total\n"
+        "walker-walk,latent-dcem,a,100,10,0,812.0\nwalker-walk,latent-dcem,a,100,10,1,814.0\n"
+    )
+    assert "walker-walk, latent DCEM, median return | 813 | 861" in rewritten(text, tmp_path)
+    with (tmp_path / "lab/results/dmc/evaluations.csv").open("a") as table:
+        table.write("walker-walk,latent-dcem-seed-1,b,100,10,0,700.0\n")
+    assert "walker-walk, latent DCEM, median return | 813 (other seed: 700)" in rewritten(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "file", "column", "value", "shown"),
+    [
+        ("loop", "lab/benchmarks/gpu/results/loop.csv", "env_steps_per_s", "12345.6", "| 12,346 | 3 min |"),
+        ("loop", "lab/benchmarks/results/loop.csv", "plan", "1234.5", "| 1234.50 ("),
+        ("planning", "lab/results/dmc/planning.csv", "ms_16", "9876.5", "| 9,876 ms |"),
+        ("ppo", "lab/results/ppo/cheetah-run-T5/seed0/curve.csv", "eval_median", "998.7", "| 999, "),
+        (
+            "embed-questions",
+            f"lab/results/embed/{OFFLINE}/seed0/curve.csv",
+            "eval_mean",
+            "998.7",
+            "| 999 | 188 |",
+        ),
+        (
+            "ppo-questions",
+            "lab/results/ppo/cheetah-run-20-steps-decoder/seed0/curve.csv",
+            "eval_mean",
+            "998.7",
+            "| 999 | 759 |",
+        ),
+    ],
+)
+def test_a_table_follows_its_file(tmp_path, table, file, column, value, shown):
+    for part in (
+        "lab/results/dmc",
+        "lab/results/embed",
+        "lab/results/ppo",
+        "lab/benchmarks/results",
+        "lab/benchmarks/gpu/results",
+    ):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    assert f"<!-- table {table}: begin -->" in (ROOT / "lab" / "docs" / "dmc.md").read_text()
+    assert shown not in documents.markdown(tables.TABLES[table](tables.sources_in(tmp_path)))
+    header, first, *rest = (tmp_path / file).read_text().splitlines()
+    cells = first.split(",")
+    cells[header.split(",").index(column)] = value
+    (tmp_path / file).write_text("\n".join([header, ",".join(cells), *rest]) + "\n")
+    assert shown in documents.markdown(tables.TABLES[table](tables.sources_in(tmp_path)))
+
+
+def test_recipes_are_compared_after_as_many_steps(tmp_path):
+    """Not by their last evaluations, nor by lines of the log that have none."""
+    folder = tmp_path / "lab/results/planet/cheetah-run-best-mse"
+    curve = "env_steps,updates,seconds,return,eval_mean,eval_median\n"
+    for seed, lines in {"0": "200000,1,1,5,,\n200000,1,1,5,41.2,43.4\n400000,2,2,5,50,50\n", "1": ""}.items():
+        (folder / f"seed{seed}").mkdir(parents=True)
+        (folder / f"seed{seed}" / "run.json").write_text("{}")
+        (folder / f"seed{seed}" / "curve.csv").write_text(curve + (lines or "100000,1,1,5,30,30\n"))
+    (row,) = tables.TABLES["planet-questions"](tables.sources_in(tmp_path))
+    assert list(row.values())[1:] == ["`model.loss=mse`", "0", "41", "43"]
+
+
+def test_gains_are_on_episodes_that_begin_alike(tmp_path):
+    """Also where they are not in the same order, or not all there."""
+    path = tmp_path / "lab/results/dmc/evaluations.csv"
+    path.parent.mkdir(parents=True)
+    rows = [f"cheetah-run,latent-dcem,a,100,5,{seed},{100 * seed}" for seed in range(9)]
+    rows += [f"cheetah-run,latent-dcem-ppo,b,100,5,{seed},{100 * seed + 7}" for seed in range(12, 2, -1)]
+    path.write_text("\n".join(["task,controller,run,samples,iterations,episode_seed,total", *rows]) + "\n")
+    (row,) = tables.TABLES["finetuned"](tables.sources_in(tmp_path))
+    assert list(row.values())[2:] == ["6", "550", "557", "550", "557", "+7 to +7"]
+
+
+def test_without_results_a_table_says_so(tmp_path):
+    text = rewritten((ROOT / "README.md").read_text(), tmp_path)
+    assert text.count(documents.NOT_MEASURED) >= 10
+    assert documents.markdown(tables.TABLES["planet"](tables.sources_in(tmp_path))) == "*Not measured yet.*"
+
+
+def test_an_unknown_table_is_named():
+    with pytest.raises(ValueError, match="got 'nope'"):
+        rewritten("<!-- table nope: begin -->\n<!-- table nope: end -->", ROOT)
+
+
+# Commands
+
+
+def commands(page: Path) -> list[str]:
+    """Every `dcem …` of a page, in blocks and in the text, without those that leave something out (…)."""
+    text = page.read_text()
+    blocks = "".join(BASH.findall(text)).replace("\\\n", " ")
+    found = [line.strip().removeprefix("until ") for line in blocks.splitlines()] + INLINE.findall(text)
+    found = [line.split(";")[0].split(" #")[0] for line in found if line.startswith(("dcem ", "until dcem "))]
+    return [
+        line
+        for line in found
+        if not re.search(r"…|\.\.\.|COMMAND|EXPERIMENT|\[--|DIR|RUN_OR|--name NAME", line)
+    ]
+
+
+def check(line: str) -> None:
+    """An error unless the command line would take it."""
+    _, command, *words = shlex.split(line)
+    if command.startswith("-"):
+        return
+    assert command in cli.COMMANDS, line
+    if not words:  # only its name
+        return
+    module = importlib.import_module(f"dcem_lab.commands.{cli.COMMANDS[command][0]}")
+    if command != "train":
+        if command != "bench":
+            module._parser().parse_args([word for word in words if word not in ("-h", "--help")] or ["x"])
+        return
+    experiment, *rest = words
+    if "." in experiment:  # a module of the reader's
+        return
+    loaded = experiments.load(experiment)
+    known = {*field_types(loaded.Config), *Options.__dataclass_fields__}
+    known |= {"from"} if "source" in known else set()
+    for word in rest:
+        key = word.split("=")[0]
+        if not word.startswith("-") and not key.startswith(("hydra/", "hydra.")):
+            assert key in known, f"{line}: no setting {key}"
+        if key == "preset":
+            assert word.split("=")[1] in loaded.PRESETS, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_are_ones_that_the_command_line_takes(page):
+    for line in commands(page):
+        check(line)
+
+
+def test_a_wrong_command_would_be_found():
+    assert len(commands(ROOT / "lab" / "docs" / "dmc.md")) > 20
+    for wrong in ("dcem train planet tsk=x", "dcem train embed preset=bset", "dcem eval x --episode 3"):
+        with pytest.raises((AssertionError, SystemExit)):
+            check(wrong)
+
+
+def test_exit_codes_are_documented_as_they_are():
+    text = (ROOT / "lab" / "docs" / "commands.md").read_text()
+    codes = re.findall(r"^ *(\d+)  (.+)$", EXIT_CODES, re.MULTILINE)
+    assert len(codes) == 4
+    for code, meaning in codes:
+        assert f"| {code} | {meaning} |" in text
+
+
+def test_every_command_is_documented():
+    text = (ROOT / "lab" / "docs" / "commands.md").read_text()
+    for command in cli.COMMANDS:
+        assert f"| `dcem {command}" in text
+
+
+# Links, notebooks, the whole
+
+
+def test_the_contributors_map_names_every_folder_and_module():
+    text = (ROOT / "CONTRIBUTING.md").read_text().split("```")[3]
+    for package in ("src/dcem", "lab/src/dcem_lab"):
+        block = text[text.index(f"{package}/") :].split("\n", 1)[1]
+        named = {line.split()[0] for line in block.splitlines() if line.startswith("  ")}
+        there = {
+            path.name + "/" * path.is_dir()
+            for path in (ROOT / package).iterdir()
+            if not path.name.startswith("__") and path.name != "py.typed"
+        }
+        assert there <= named, f"CONTRIBUTING.md does not name {there - named}"
+    for line in text.splitlines():
+        if line and not line.startswith(" "):
+            assert (ROOT / line.split()[0]).is_dir(), line
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))}
+    assert folders - {"out", "runs", "dist"} <= {line.split("/")[0] for line in text.splitlines() if line}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name)
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(page.read_text()):
+        if not target.startswith(("http", "#")):
+            assert (page.parent / target.split("#")[0]).exists(), f"{name(page)}: {target}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+def test_notebooks_run(path, tmp_path, monkeypatch, capsys):
+    """Plain Python in every cell, so that no kernel is needed here."""
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    notebook = json.loads(path.read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for number, cell in enumerate(cells):
+        exec(compile("".join(cell["source"]), f"{path.name}, code cell {number + 1}", "exec"), namespace)
+    assert len(plt.get_fignums()) >= 2
+    plt.close("all")
+    printed = capsys.readouterr().out
+    if path.stem == "argmin":
+        assert namespace["last"] < 0.2 * namespace["first"]
+        assert "found [1.0, -1.0]" in printed
+    else:
+        assert "upright at the end: True" in printed
+        assert abs(namespace["gravity"].item() - 10) < 1.5
+        assert namespace["costs"]["latent"] < namespace["costs"]["full"]
+
+
+def test_notebooks_show_what_they_print():
+    """Kept as they ran, from top to bottom, without an error."""
+    assert [path.stem for path in NOTEBOOKS] == ["argmin", "control"]
+    for path in NOTEBOOKS:
+        notebook = json.loads(path.read_text())
+        assert notebook["nbformat"] == 4
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+        kinds = [output["output_type"] for cell in cells for output in cell["outputs"]]
+        assert "error" not in kinds
+        assert "display_data" in kinds
+        assert path.stat().st_size < 300_000
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    pytest.importorskip("furo")
+    build = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-c", "docs", ".", tmp_path / "html"]
+    build = [*map(str, build), "-d", str(tmp_path / "trees")]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "html" / "lab" / "docs" / "dmc.html").exists()
+
+
+# Code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_code_blocks_run(page, tmp_path, monkeypatch):
+    """One namespace a page, so that a block can build on the ones before it."""
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for match in PYTHON.finditer(text):
+        line = text[: match.start(1)].count("\n")
+        exec(compile("\n" * line + match.group(1), str(page), "exec"), namespace)
+
+
+MODULES = [
+    info.name
+    for info in pkgutil.walk_packages(dcem_lab.__path__, "dcem_lab.")
+    if not info.name.endswith(("_triton", "_kernels", "__main__"))  # these need a GPU, or run at once
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_docstring_examples_run(module):
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.testmod(importlib.import_module(module), optionflags=options).failed == 0

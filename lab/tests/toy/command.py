@@ -1,0 +1,35 @@
+"""`dcem train` on the toy experiment, in this process or in one of its own."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from dcem_lab import cli
+
+TOY = "toy.experiment"
+
+
+def dcem(*words: str) -> int:
+    """The command in this process, without TensorBoard; its exit code."""
+    return cli.main(["train", TOY, "tensorboard=false", *words])
+
+
+def start(*words: str) -> subprocess.Popen:
+    """The command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "dcem_lab", "train", TOY, "tensorboard=false", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path: Path, text: str) -> None:
+    """Until the file has the text."""
+    end = time.monotonic() + 60
+    while not (path.exists() and text in path.read_text()):
+        assert time.monotonic() < end, f"{path} has no {text!r}"
+        time.sleep(0.02)

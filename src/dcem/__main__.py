@@ -1,7 +1,0 @@
-"""`python -m dcem`, the same as the `dcem` command."""
-
-import sys
-
-from dcem.cli import main
-
-sys.exit(main())

@@ -1,1 +1,0 @@
-"""What learning from experience needs besides a model and a planner."""
