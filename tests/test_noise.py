@@ -105,3 +105,13 @@ def test_bad_colored_noise_says_what_is_wrong():
         Colored(-1.0, 5)
     with pytest.raises(ValueError, match=r"^Colored: horizon must divide the number of dimensions 7, got 5"):
         Colored(1.0, 5).draw((10, 7), torch.zeros(1), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("beta", [0.0, 2.0, 4.0, 8.0])
+@pytest.mark.parametrize("horizon", [12, 100])
+def test_coloured_noise_has_unit_variance_however_smooth_it_is(beta, horizon, dtype):
+    drawn = Colored(beta, horizon).draw((4000, horizon), torch.zeros(1, dtype=dtype), None)
+    assert drawn.dtype == dtype
+    deviation = drawn.double().std(0)
+    assert ((deviation - 1).abs() < 0.1).all()

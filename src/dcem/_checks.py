@@ -1,9 +1,11 @@
-"""Looking at values: where it is free, and what there is to see."""
+"""Looking at values: where it is free, what there is to see, and whether two settings are the same."""
 
+import dataclasses
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def can_look(x: Tensor) -> bool:
@@ -21,3 +23,33 @@ def is_transformed() -> bool:
 def all_finite(x: Tensor) -> bool:
     """One cheap look: False when an entry is NaN or infinite (or, never mind, when only their sum is)."""
     return math.isfinite(x.sum().item())
+
+
+def holds(value: float | Tensor | nn.Module, rule: Any) -> bool:
+    """Do all numbers of a setting fulfil `rule`? Those that cannot be looked at are taken to."""
+    if isinstance(value, nn.Module) or (isinstance(value, Tensor) and not can_look(value)):
+        return True
+    return bool(rule(torch.as_tensor(value)).all())
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality of settings: dataclasses field by field, tensors by value."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and a.device == b.device and bool((a == b).all())
+    if dataclasses.is_dataclass(a):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def name_row(wrong: Tensor) -> str:
+    """' in row (2, 1)' for the first True of `wrong` (*B,), nothing where there is only one row."""
+    if wrong.ndim == 0:
+        return ""
+    row = tuple(wrong.nonzero()[0].tolist())
+    return f" in row {row[0] if len(row) == 1 else row}"

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from dcem._checks import all_finite, can_look
-from dcem.backward import Detach, Truncate, Unroll
-from dcem.distributions.box import Box
+from dcem._checks import all_finite, can_look, name_row
+from dcem._learned import resolved
+from dcem._variables import Variables
+from dcem.backward import Backward, Unroll
 from dcem.solvers import Record, Solver
 from dcem.solvers.base import Influence
 
@@ -16,18 +17,19 @@ from dcem.solvers.base import Influence
 class Solution(NamedTuple):
     """What `minimize` found."""
 
-    x: Tensor  # (*B, n)
+    x: Any  # (*B, n), or in the structure of x0
     cost: Tensor | None  # (*B,), f at x; None when not asked for
     state: Any  # the solver's last state; pass it as x0 to go on from there
     trace: tuple[Record, ...] | None  # one record an iteration, when asked for
 
 
 def minimize(
-    f: Callable[[Tensor], Tensor],
+    f: Callable[[Any], Tensor],
     solver: Solver,
-    x0: Tensor | Any,
+    x0: Any,
     *,
-    backward: Unroll = Unroll(),  # noqa: B008 (immutable)
+    event_dims: int = 1,
+    backward: Backward = Unroll(),  # noqa: B008 (immutable)
     generator: Generator | None = None,
     noise: Sequence[Tensor | None] | Tensor | None = None,
     trace: bool = False,
@@ -41,8 +43,11 @@ def minimize(
         f: the objective, (*B, N, n) -> (*B, N): one value for each of N candidate points. Any callable;
             everything it closes over gets gradients.
         solver: `DCEM`, `GradientDescent`, `MPPI` or your own.
-        x0: where to start, (*B, n), with any leading dimensions; dtype and device follow it. Or the `state`
-            of an earlier solution, to go on from there.
+        x0: where to start, (*B, n), with any leading dimensions; dtype and device follow it. Or a nesting of
+            dicts, tuples and lists of tensors (B, ...), each with the batch first: f then takes candidates
+            of that structure, (B, N, ...). Or the `state` of an earlier solution, to go on from there, also
+            with another objective.
+        event_dims: how many trailing dimensions of a tensor x0 make up one point: 2 for matrices.
         backward: how to differentiate, see `dcem.backward`.
         generator: the only source of randomness; None is torch's global one.
         noise: the noise of every iteration, in place of drawing it: a tensor (T, *B, N, n) or a sequence of
@@ -60,38 +65,64 @@ def minimize(
     True
     >>> gradient = torch.autograd.grad(sol.x.sum(), target)
     """
-    if isinstance(x0, Tensor) and torch.is_autocast_enabled(x0.device.type):
+    if not isinstance(solver, Solver):
+        raise TypeError(f"minimize: solver must be a solver such as DCEM(), got {solver!r}")
+    solver = resolved(solver)
+    if not isinstance(backward, Backward):
+        raise TypeError(f"minimize: backward must be a mode such as Unroll(), got {backward!r}")
+    if not callable(f):
+        raise TypeError(f"minimize: f must be callable, got {type(f).__name__}")
+    resumed = _is_state(x0)
+    if resumed:
+        _check_state(solver, x0)
+        variables, start = None, solver.result(x0)
+    else:
+        variables = Variables(x0, event_dims)
+        f, start = variables.objective(f), variables.flat(x0)
+    options = (backward, generator, noise, trace, callback, cost, check)
+    device = start.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        sol = _minimize(_Objective(f), solver, start, x0 if resumed else None, *options)
+    else:
         # The objective keeps the precision asked for; what the solver makes of its values stays in x0's.
-        device = x0.device.type
         f = torch.autocast(device, torch.get_autocast_dtype(device))(f)
         with torch.autocast(device, enabled=False):
-            return minimize(
-                f, solver, x0, backward=backward, generator=generator, noise=noise, trace=trace,
-                callback=callback, cost=cost, check=check,
-            )  # fmt: skip
-    objective = _Objective(f)
-    if isinstance(solver, type) or not hasattr(solver, "step"):
-        raise TypeError(f"minimize: solver must be a solver such as DCEM(), got {solver!r}")
-    if not isinstance(backward, Unroll):
-        raise TypeError(f"minimize: backward must be a mode such as Unroll(), got {backward!r}")
-    state, x0 = _first_state(solver, x0, check)
+            sol = _minimize(_Objective(f), solver, start, x0 if resumed else None, *options)
+    return sol if variables is None else sol._replace(x=variables.shaped(sol.x))
+
+
+def _minimize(
+    f: "_Objective",
+    solver: Solver,
+    x0: Tensor,
+    state: Any,
+    backward: Backward,
+    generator: Generator | None,
+    noise: Sequence[Tensor | None] | Tensor | None,
+    trace: bool,
+    callback: Callable[[Record], None] | None,
+    cost: bool,
+    check: bool | None,
+) -> Solution:
+    """Of x0 (*B, n), which is the answer so far where a state goes on."""
+    if state is None:
+        state = solver.init(x0)
+        _check_start(solver, x0, check)
+    else:
+        state = solver.resume(state, f)
     if generator is not None and generator.device.type != x0.device.type:
         raise ValueError(
             f"minimize: generator must be on {x0.device}, where x0 is, got one on {generator.device}"
         )
     _check_noise(noise, solver.n_iters, x0)
-    if isinstance(backward, Truncate) and backward.n < solver.n_iters and solver.moving(state) is not None:
-        raise ValueError(
-            f"minimize: backward must not be Truncate for a solver that may stop early, as nobody knows "
-            f"which iterations will be the last, got {backward!r}"
-        )
+    backward.check(solver, state)
     records: list[Record] = []
     for t in range(solver.n_iters):
         epsilon = solver.draw(x0, t, generator) if noise is None else noise[t]
 
         def step(state: Any, epsilon: Tensor | None, t: int = t) -> tuple[Any, Record]:
             def evaluate(x: Tensor, influence: Influence) -> Tensor:
-                values = backward.evaluate(objective, x, influence)
+                values = backward.evaluate(f, x, influence)
                 if check or (check is None and can_look(values)):
                     _check_values(values, t)
                 return values
@@ -106,25 +137,28 @@ def minimize(
         moving = solver.moving(state)
         if moving is not None and not moving.any():
             break
-    x = solver.result(state)
-    box = _box(solver)
-    if box is not None:
-        x = box.hold(x)
-    if isinstance(backward, Detach):
-        x = x.detach()
-    value = objective(x.unsqueeze(-2)).squeeze(-1) if cost else None
+    x = backward.finish(f, solver.result(state), solver)
+    value = f(x.unsqueeze(-2)).squeeze(-1) if cost else None
     return Solution(x, value, state, tuple(records) if trace else None)
 
 
+def fixed_noise(solver: Solver, x0: Tensor, seed: int) -> list[Tensor | None]:
+    """Noise for a solve from x0 (*B, n) that is the same in every call and for every row."""
+    generator = Generator(x0.device).manual_seed(seed)
+    row = x0.new_zeros(x0.shape[-1:])
+    drawn = [solver.draw(row, t, generator) for t in range(solver.n_iters)]
+    return [None if e is None else e.expand(*x0.shape[:-1], *e.shape) for e in drawn]
+
+
 class _Objective:
-    """The user's f, its shape checked."""
+    """The user's f, its shape checked, and that it leaves the points alone."""
 
     def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
-        if not callable(f):
-            raise TypeError(f"minimize: f must be callable, got {type(f).__name__}")
         self.f = f
 
     def __call__(self, x: Tensor) -> Tensor:
+        looking = can_look(x) and not x.is_inference()
+        version = x._version if looking else 0
         values = self.f(x)
         if not isinstance(values, Tensor):
             raise TypeError(f"minimize: f must return a tensor, got {type(values).__name__}")
@@ -133,33 +167,36 @@ class _Objective:
                 f"minimize: f must return one value a sample, shape {tuple(x.shape[:-1])} for samples of "
                 f"shape {tuple(x.shape)}, got shape {tuple(values.shape)}"
             )
+        if looking and x._version != version:
+            raise ValueError("minimize: f must not change its input in place; work on x.clone()")
         return values.to(x.dtype)
 
 
-def _first_state(solver: Solver, x0: Tensor | Any, check: bool | None) -> tuple[Any, Tensor]:
-    if not isinstance(x0, Tensor):
-        if not isinstance(x0, tuple) or not hasattr(x0, "_fields"):
-            raise TypeError(
-                f"minimize: x0 must be a tensor or the state of a solution, got {type(x0).__name__}"
-            )
-        return x0, solver.result(x0)
-    if not x0.is_floating_point() or x0.ndim == 0:
+def _is_state(x0: Any) -> bool:
+    """Is it the state of a solver, not variables? Both may be named tuples."""
+    return any(isinstance(x0, kind) for kind in _state_types(Solver))
+
+
+def _state_types(solver: type) -> set[type]:
+    own = {solver.State} if hasattr(solver, "State") else set()
+    return own.union(*map(_state_types, solver.__subclasses__()))
+
+
+def _check_state(solver: Solver, state: Any) -> None:
+    if not isinstance(state, solver.State):
         raise ValueError(
-            f"minimize: x0 must be a floating-point tensor of shape (*B, n), got {x0.dtype} of shape "
-            f"{tuple(x0.shape)}"
+            f"minimize: x0 must be a state of {type(solver).__name__}, of type {solver.State.__name__}, "
+            f"got one of type {type(state).__name__}"
         )
-    state = solver.init(x0)
-    box = _box(solver)
+
+
+def _check_start(solver: Solver, x0: Tensor, check: bool | None) -> None:
+    box = solver.box
     if box is not None and (check or (check is None and can_look(x0))):
         inside = box.contains(x0.detach())
         if not inside.all():
-            where = _name_row(~inside)
+            where = name_row(~inside)
             raise ValueError(f"minimize: x0 must lie within the bounds ({box.low}, {box.high}){where}")
-    return state, x0
-
-
-def _box(solver: Solver) -> Box | None:
-    return getattr(getattr(solver, "distribution", None), "box", None)
 
 
 def _check_noise(noise: Sequence[Tensor | None] | Tensor | None, n_iters: int, x0: Tensor) -> None:
@@ -184,13 +221,5 @@ def _check_values(values: Tensor, t: int) -> None:
     if hopeless.any():
         raise ValueError(
             f"minimize: f must have a finite value in every row, but all {values.shape[-1]} are NaN or "
-            f"infinite{_name_row(hopeless)}, at iteration {t}"
+            f"infinite{name_row(hopeless)}, at iteration {t}"
         )
-
-
-def _name_row(wrong: Tensor) -> str:
-    """' in row (2, 1)' for the first True of `wrong`, nothing where there is only one row."""
-    if wrong.ndim == 0:
-        return ""
-    row = tuple(wrong.nonzero()[0].tolist())
-    return f" in row {row[0] if len(row) == 1 else row}"

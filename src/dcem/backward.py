@@ -6,7 +6,10 @@
 | Checkpoint    | exact         | one iteration             | one more forward                           |
 | Truncate(n)   | last n of T   | n iterations              | n / T                                      |
 | Prune(share)  | main samples  | that share of the samples | that share, and a second forward of it     |
+| Implicit()    | at a minimum  | one evaluation            | conjugate gradients on the Hessian of f    |
 | Detach        | none to x     | none                      | none                                       |
+
+The forward pass is the same in all of them, bit for bit.
 """
 
 import math
@@ -19,15 +22,19 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dcem._checks import all_finite, can_look
-from dcem.solvers.base import Influence
+from dcem._graph import zero_with_graph
+from dcem._implicit import implicit
+from dcem.solvers.base import Influence, Solver
 
 Objective = Callable[[Tensor], Tensor]
 Step = Callable[[Any, Tensor | None], Any]
 
 
-@dataclass(frozen=True)
-class Unroll:
-    """Differentiate everything."""
+class Backward:
+    """A way to differentiate: what `minimize` asks about it, with the answers of plain unrolling."""
+
+    def check(self, solver: Solver, state: Any) -> None:
+        """ValueError where this solver, which starts from this state, cannot be differentiated so."""
 
     def wrap(self, step: Step, t: int, n_iters: int) -> Step:
         """The step to run as iteration t of n_iters."""
@@ -43,11 +50,21 @@ class Unroll:
         good = values.isfinite()
         best = torch.where(good, values, torch.inf).argmin(-1, keepdim=True)
         stand_in = x.gather(-2, best.unsqueeze(-1).expand(*best.shape, x.shape[-1]))
-        return torch.where(good, f(torch.where(good.unsqueeze(-1), x, stand_in.detach())), values.detach())
+        again = f(torch.where(good.unsqueeze(-1), x, stand_in.detach()))
+        return values.detach() + torch.where(good, zero_with_graph(again), 0.0)
+
+    def finish(self, f: Objective, x: Tensor, solver: Solver) -> Tensor:
+        """The answer x (*B, n), with the graph that the backward is to use."""
+        return x
 
 
 @dataclass(frozen=True)
-class Checkpoint(Unroll):
+class Unroll(Backward):
+    """Differentiate everything."""
+
+
+@dataclass(frozen=True)
+class Checkpoint(Backward):
     """Differentiate everything, keeping one iteration's graph at a time: iterations are run again."""
 
     def wrap(self, step: Step, t: int, n_iters: int) -> Step:
@@ -61,7 +78,7 @@ class Checkpoint(Unroll):
 
 
 @dataclass(frozen=True)
-class Truncate(Unroll):
+class Truncate(Backward):
     """Differentiate the last n iterations; the earlier ones leave no graph."""
 
     n: int
@@ -70,12 +87,19 @@ class Truncate(Unroll):
         if not isinstance(self.n, int) or self.n < 1:
             raise ValueError(f"Truncate: n must be a positive integer, got {self.n!r}")
 
+    def check(self, solver: Solver, state: Any) -> None:
+        if self.n < solver.n_iters and solver.moving(state) is not None:
+            raise ValueError(
+                "minimize: backward must not be Truncate for a solver that may stop early, as nobody knows "
+                f"which iterations will be the last, got {self!r}"
+            )
+
     def wrap(self, step: Step, t: int, n_iters: int) -> Step:
         return step if t >= n_iters - self.n else torch.no_grad()(step)
 
 
 @dataclass(frozen=True)
-class Prune(Unroll):
+class Prune(Backward):
     """Evaluate every sample, but backpropagate through the objective only for the most influential.
 
     The paper's suggestion to "delete some of the low-influence trajectories": all samples are evaluated
@@ -99,17 +123,50 @@ class Prune(Unroll):
             good = values.gather(-1, kept).isfinite()
             kept = torch.where(good, kept, kept[..., :1])
         index = kept.unsqueeze(-1).expand(*kept.shape, x.shape[-1])
-        again = f(x.gather(-2, index))
+        again = torch.where(good, f(x.gather(-2, index)), 0.0)
         # Solvers do not see a shift of all values, so the gradients of a row's values sum to zero. Dropping
         # some breaks that, and the error would gather in whatever all samples share: restore it.
-        shift = again.mean(-1, keepdim=True)
-        again = again - shift + shift.detach()
-        # Several sources for one entry would each receive its whole gradient.
-        return values.scatter(-1, kept, torch.where(good, again, again.detach()))
+        again = again - again.sum(-1, keepdim=True) / good.sum(-1, keepdim=True).clamp_min(1)
+        graph = torch.where(good, zero_with_graph(again), 0.0)
+        return values + torch.zeros_like(values).scatter(-1, kept, graph)
 
 
 @dataclass(frozen=True)
-class Detach(Unroll):
+class Implicit(Backward):
+    """Differentiate the answer by its optimality condition: ∇f(x̂, θ) = 0, so that dx̂/dθ = −H⁻¹ ∂∇f/∂θ.
+
+    The search leaves no graph. The backward solves with the Hessian H of f at x̂, by conjugate gradients on
+    Hessian-vector products, so f must be twice differentiable there; coordinates that rest on a bound stay
+    where they are. Right where x̂ is a minimum, whatever the solver's settings: choose it for searches that
+    converge, and unrolling for short ones, whose answer is not a minimum yet.
+
+    Args:
+        damping: solve with H + damping · I, for a Hessian that is singular or nearly so: the gradient then
+            shrinks in its flat directions. Without, one that is not positive definite is an error.
+        n_iters: conjugate-gradient steps at the most; None for as many as x has dimensions, and a few more.
+        tolerance: stop where the residual is so small, relative to the incoming gradient; None for what the
+            dtype resolves.
+    """
+
+    damping: float = 0.0
+    n_iters: int | None = None
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.damping >= 0:
+            raise ValueError(f"Implicit: damping must be >= 0, got {self.damping}")
+        if self.n_iters is not None and not self.n_iters >= 1:
+            raise ValueError(f"Implicit: n_iters must be at least 1 or None, got {self.n_iters}")
+
+    def wrap(self, step: Step, t: int, n_iters: int) -> Step:
+        return torch.no_grad()(step)
+
+    def finish(self, f: Objective, x: Tensor, solver: Solver) -> Tensor:
+        return implicit(f, x.detach(), solver.box, self.damping, self.n_iters, self.tolerance)
+
+
+@dataclass(frozen=True)
+class Detach(Backward):
     """Differentiate nothing: x comes back as a constant. The cost at x still depends on f.
 
     With it, minimising the cost is min-differentiation, the paper's τ = 0 case.
@@ -118,11 +175,14 @@ class Detach(Unroll):
     def wrap(self, step: Step, t: int, n_iters: int) -> Step:
         return torch.no_grad()(step)
 
+    def finish(self, f: Objective, x: Tensor, solver: Solver) -> Tensor:
+        return x.detach()
 
-MODES = ("unroll", "checkpoint", "truncate", "prune", "detach")
+
+MODES = ("unroll", "checkpoint", "truncate", "prune", "implicit", "detach")
 
 
-def by_name(name: str, kept: float, n_iters: int) -> Unroll:
+def by_name(name: str, kept: float, n_iters: int) -> Backward:
     """A mode as configs and command lines name it; ``kept`` is the share of iterations or samples that count.
 
     >>> by_name("truncate", 0.25, n_iters=10)
@@ -132,4 +192,5 @@ def by_name(name: str, kept: float, n_iters: int) -> Unroll:
         return Truncate(math.ceil(kept * n_iters))
     if name == "prune":
         return Prune(kept)
-    return {"unroll": Unroll, "checkpoint": Checkpoint, "detach": Detach}[name]()
+    plain = {"unroll": Unroll, "checkpoint": Checkpoint, "implicit": Implicit, "detach": Detach}
+    return plain[name]()

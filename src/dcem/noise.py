@@ -1,5 +1,6 @@
 """Where samples come from: standard normal noise, drawn before an iteration starts."""
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,6 +20,8 @@ class Normal:
     """Independent draws."""
 
     def draw(self, shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
+        if generator is None:  # naming none would choose an overload that cannot be compiled for any shape
+            return torch.randn(shape, dtype=like.dtype, device=like.device)
         return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
@@ -70,15 +73,19 @@ class Colored:
         if n % self.horizon:
             raise ValueError(f"Colored: horizon must divide the number of dimensions {n}, got {self.horizon}")
         white = Normal().draw((*batch, self.horizon, n // self.horizon), like, generator)
-        mixing = self._mixing(like)
-        return (mixing @ white).flatten(-2)
+        return (_mixing(self.beta, self.horizon, like.device, like.dtype) @ white).flatten(-2)
 
-    def _mixing(self, like: Tensor) -> Tensor:
-        """(H, H): a Cholesky factor of the correlation of a stationary process with that spectrum."""
-        # Of a period twice as long as the horizon, so that its end is not tied to its beginning.
-        frequency = torch.fft.rfftfreq(2 * self.horizon, device=like.device, dtype=like.dtype)
-        power = frequency.clamp_min(1 / (2 * self.horizon)) ** -self.beta
-        covariance = torch.fft.irfft(power)[: self.horizon]
-        lag = torch.arange(self.horizon, device=like.device)
-        matrix = (covariance / covariance[0])[(lag[:, None] - lag).abs()]
-        return torch.linalg.cholesky_ex(matrix).L
+
+@functools.lru_cache(maxsize=32)
+def _mixing(beta: float, horizon: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """(H, H): a factor of the correlation of a stationary process with power spectrum 1/f^beta."""
+    # Of a period twice as long as the horizon, so that its end is not tied to its beginning.
+    frequency = torch.fft.rfftfreq(2 * horizon, dtype=torch.float64)
+    power = (2 * horizon * frequency).clamp_min(1) ** -beta
+    covariance = torch.fft.irfft(power)[:horizon]
+    lag = torch.arange(horizon)
+    matrix = (covariance / covariance[0])[(lag[:, None] - lag).abs()]
+    # By eigenvalues and in double precision: smooth noise has a correlation that is singular to rounding.
+    values, vectors = torch.linalg.eigh(matrix)
+    factor = vectors * values.clamp_min(0).sqrt()
+    return (factor / torch.linalg.vector_norm(factor, dim=-1, keepdim=True)).to(device, dtype)

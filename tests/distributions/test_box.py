@@ -8,6 +8,7 @@ import torch
 from scipy.special import ndtr
 from scipy.stats import truncnorm
 
+import dcem
 from dcem import FullGaussian, Gaussian
 from dcem.distributions.box import Box
 
@@ -103,3 +104,42 @@ def test_bounds_of_another_size_say_what_is_wrong(family, shape):
     distribution = family(bounds=(torch.zeros(shape), 1.0))
     with pytest.raises(ValueError, match=rf"bounds must be numbers or tensors of shape \(2,\).*{shape[0]}"):
         distribution.init(torch.full((5, 2), 0.5))
+
+
+@pytest.mark.parametrize("sigma", [1.0, 1e3, 1e7, 1e20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_truncated_normal_far_wider_than_its_box_is_uniform_there(sigma, dtype):
+    noise = torch.randn(4000, 1, dtype=dtype)
+    box = Box(-1.0, 2.0, "truncate")
+    x = box.truncated_normal(torch.zeros(1, dtype=dtype), torch.full((1,), sigma, dtype=dtype), noise)
+    assert box.contains(x).all()
+    if sigma >= 1e3:
+        assert abs(x.mean() - 0.5) < 0.05 and abs(x.std() - 3 / 12**0.5) < 0.03
+
+
+@pytest.mark.parametrize("boundary", ["clamp", "truncate"])
+def test_bounds_may_be_infinite(boundary):
+    low, high = torch.tensor([-math.inf, -1.0]), torch.tensor([math.inf, math.inf])
+    distribution = dcem.Gaussian(bounds=(low, high), boundary=boundary)
+    sol = dcem.minimize(
+        lambda x: (x + 3).square().sum(-1), dcem.DCEM(n_iters=30, distribution=distribution), torch.zeros(2)
+    )
+    assert torch.allclose(sol.x, torch.tensor([-3.0, -1.0]), atol=0.1)
+    assert (sol.x >= low).all()
+
+
+def test_bounds_may_be_arrays_and_lists():
+    numpy = pytest.importorskip("numpy")
+    expected = dcem.Gaussian(bounds=(torch.tensor([-1.0, -2.0]), torch.tensor([1.0, 2.0])))
+    arrays = numpy.array([-1, -2], dtype=numpy.float32), numpy.array([1, 2], dtype=numpy.float32)
+    for bounds in (arrays, ([-1, -2], [1, 2])):
+        assert dcem.Gaussian(bounds=bounds).box == expected.box
+
+
+def test_the_first_spread_is_half_of_the_box_unless_told():
+    x0 = torch.zeros(4, 2)
+    bounds = (torch.tensor([-1.0, -math.inf]), torch.tensor([3.0, math.inf]))
+    assert torch.equal(dcem.Gaussian(bounds=bounds).init(x0).sigma, torch.tensor([2.0, 1.0]).expand(4, 2))
+    assert torch.equal(dcem.FullGaussian(bounds=(-1.0, 3.0)).init(x0).sigma, torch.full((4, 2), 2.0))
+    assert torch.equal(dcem.Gaussian().init(x0).sigma, torch.ones(4, 2))
+    assert torch.equal(dcem.Gaussian(sigma=0.1, bounds=bounds).init(x0).sigma, torch.full((4, 2), 0.1))

@@ -267,7 +267,7 @@ def test_half_precision(dtype, tau, distribution, generator):
         ({"smoothing": torch.tensor([0.5, -0.1])}, ValueError, r"smoothing must lie in \[0, 1\], got"),
         ({"stop_below": -1.0}, ValueError, r"stop_below must be >= 0 or None, got -1.0"),
         ({"keep_elites": 100}, ValueError, r"keep_elites must satisfy 0 <= keep_elites < n_samples = 100"),
-        ({"distribution": Gaussian}, TypeError, r"distribution must have a method sample, got"),
+        ({"distribution": Gaussian}, TypeError, r"distribution must be one such as Gaussian"),
         ({"noise": "sobol"}, TypeError, r"noise must have a method draw, got 'sobol'"),
     ],
 )

@@ -153,3 +153,30 @@ def test_no_graph_is_kept_that_nobody_can_use():
     assert not minimize(lambda x: x.square().sum(-1), GradientDescent(n_iters=3), x0).x.requires_grad
     centre = torch.ones(2, requires_grad=True)
     assert minimize(lambda x: (x - centre).square().sum(-1), GradientDescent(n_iters=3), x0).x.requires_grad
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, torch.tensor([1.0, -1.0])])
+def test_a_spread_that_is_not_positive_is_named(sigma):
+    with pytest.raises(ValueError, match="GradientDescent: sigma must be positive"):
+        GradientDescent(n_samples=3, sigma=sigma)
+
+
+def test_a_spread_is_per_dimension_and_not_per_starting_point():
+    solver = GradientDescent(n_samples=3, n_iters=1, learning_rate=1e-9, sigma=torch.tensor([1e-3, 1e3, 1.0]))
+    noise = [torch.ones(2, 2, 3)]
+    trace = minimize(lambda x: x.square().sum(-1), solver, torch.zeros(2, 3), noise=noise, trace=True).trace
+    assert torch.allclose(trace[0].samples[:, 1:], torch.tensor([1e-3, 1e3, 1.0]).expand(2, 2, 3))
+    with pytest.raises(ValueError, match="sigma must broadcast against x0"):
+        minimize(lambda x: x.sum(-1), GradientDescent(n_samples=3, sigma=torch.ones(2)), torch.zeros(2, 3))
+
+
+def test_it_stays_inside_its_bounds_and_finds_the_optimum_on_them():
+    theta = torch.tensor([2.0, 0.3], requires_grad=True)
+    solver = GradientDescent(n_iters=50, bounds=(-1.0, 1.0), n_samples=4)
+    sol = minimize(lambda x: (x - theta).square().sum(-1), solver, torch.zeros(2), trace=True)
+    assert torch.allclose(sol.x, torch.tensor([1.0, 0.3]), atol=1e-3)
+    assert all((record.samples.abs() <= 1).all() for record in sol.trace)
+    (gradient,) = torch.autograd.grad(sol.x.sum(), theta)
+    assert torch.allclose(gradient, torch.tensor([0.0, 1.0]), atol=1e-3)
+    with pytest.raises(ValueError, match="x0 must lie within the bounds"):
+        minimize(lambda x: x.sum(-1), solver, torch.full((2,), 3.0))

@@ -139,4 +139,4 @@ def test_a_new_solver_must_say_how_it_weights():
     with pytest.raises(NotImplementedError):
         minimize(rows, SamplingSolver(), torch.zeros(3, 2))
     with pytest.raises(NotImplementedError):
-        SamplingSolver().slope(torch.ones(2))
+        SamplingSolver().slope(torch.ones(2), 0)

@@ -1,18 +1,19 @@
 """A controller at work: plan, act, see where that leads, plan again."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
+from torch.utils import _pytree as pytree
 
 from dcem.control.mpc import MPC
-from dcem.control.rollout import Model
+from dcem.control.rollout import Model, as_model
 
 
 class Trajectory(NamedTuple):
     """What happened; time is the first dimension."""
 
-    states: Tensor  # (T + 1, *B, s)
+    states: Any  # (T + 1, *B, s), or a nesting of such tensors
     actions: Tensor  # (T, *B, m)
     costs: Tensor  # (T, *B), of each step
 
@@ -20,7 +21,7 @@ class Trajectory(NamedTuple):
 @torch.no_grad()
 def closed_loop(
     mpc: MPC,
-    state: Tensor,
+    state: Any,
     steps: int,
     system: Model | None = None,
     generator: Generator | None = None,
@@ -34,7 +35,7 @@ def closed_loop(
     >>> closed_loop(mpc, torch.tensor([1.0, 0.0, 0.1]), steps=3).states.shape
     torch.Size([4, 3])
     """
-    system = mpc.model if system is None else system
+    system = as_model(mpc.model if system is None else system)
     states, actions, costs = [state], [], []
     plan = None
     for _ in range(steps):
@@ -43,4 +44,5 @@ def closed_loop(
         states.append(following)
         actions.append(plan.action)
         costs.append(cost)
-    return Trajectory(torch.stack(states), torch.stack(actions), torch.stack(costs))
+    path = pytree.tree_map(lambda *parts: torch.stack(parts), *states)
+    return Trajectory(path, torch.stack(actions), torch.stack(costs))

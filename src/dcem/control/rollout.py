@@ -1,29 +1,42 @@
 """What a model is, and what a sequence of actions costs on it."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 class Model(Protocol):
-    """Dynamics and cost of a system. States are one tensor; any leading dimensions.
+    """Dynamics and cost of a system. States are one tensor, or a nesting of them; any leading dimensions.
 
     A model that knows a faster way through whole sequences may offer that too, as a method
     `sequence_cost(state, actions, discount, terminal_cost)`: see the function of that name.
     """
 
-    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, state: Any, action: Tensor) -> tuple[Any, Tensor]:
         """(..., s) and (..., m) -> the next state (..., s), and the cost (...) of this step."""
+
+
+class _Function:
+    """A function of state and action as a model."""
+
+    def __init__(self, step: Callable[[Any, Tensor], tuple[Any, Tensor]]) -> None:
+        self.step = step
+
+
+def as_model(model: Any) -> Any:
+    """A model as it is; a function, or a module that is called, as one."""
+    return model if hasattr(model, "step") or hasattr(model, "sequence_cost") else _Function(model)
 
 
 def rollout(
     model: Model,
-    state: Tensor,
+    state: Any,
     actions: Tensor,
     discount: float = 1.0,
-    terminal_cost: Callable[[Tensor], Tensor] | None = None,
+    terminal_cost: Callable[[Any], Tensor] | None = None,
 ) -> Tensor:
     """Total cost (...) of actions (..., H, m) from state (..., s): Σ_t γ^t c_t + γ^H · terminal_cost(s_H).
 
@@ -45,10 +58,10 @@ def rollout(
 
 def sequence_cost(
     model: Model,
-    state: Tensor,
+    state: Any,
     actions: Tensor,
     discount: float = 1.0,
-    terminal_cost: Callable[[Tensor], Tensor] | None = None,
+    terminal_cost: Callable[[Any], Tensor] | None = None,
 ) -> Tensor:
     """Total cost (*B, N) of N candidates (*B, N, H, m) from each state (*B, s).
 
@@ -57,5 +70,10 @@ def sequence_cost(
     own = getattr(model, "sequence_cost", None)
     if own is not None:
         return own(state, actions, discount, terminal_cost)
-    states = state.unsqueeze(-2).expand(*actions.shape[:-2], state.shape[-1])
-    return rollout(model, states, actions, discount, terminal_cost)
+    batch = actions.ndim - 3
+
+    def spread(part: Tensor) -> Tensor:
+        """(*B, ...) → (*B, N, ...)"""
+        return part.unsqueeze(batch).expand(*actions.shape[:-2], *part.shape[batch:])
+
+    return rollout(model, pytree.tree_map(spread, state), actions, discount, terminal_cost)

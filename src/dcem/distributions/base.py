@@ -1,26 +1,66 @@
 """What a sampling distribution must do."""
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Self
 
+import torch
 from torch import Tensor
 
+from dcem._checks import same
+from dcem.distributions.box import Box
 
-class Distribution(Protocol):
-    """A family g_φ over R^n, batched over any leading dimensions *B.
+
+class Distribution(ABC):
+    """A family g_φ over R^n, batched over any leading dimensions *B: a frozen record of settings.
 
     Its state φ is a NamedTuple of tensors with at least the fields (or properties) `mean` and `sigma`, both
     (*B, n). Samples live in coordinates of the family's own choosing, where it is fitted; `decode` takes them
     to the domain of the objective (they differ only for squashed bounds).
     """
 
+    box: Box | None = None
+    """The bounds of the domain."""
+
+    @abstractmethod
     def init(self, x0: Tensor) -> Any:
         """φ₁ around the point x0 (*B, n)."""
 
+    @abstractmethod
     def sample(self, phi: Any, noise: Tensor) -> Tensor:
         """Samples (*B, N, n), a differentiable function of φ and standard normal noise (*B, N, n)."""
 
+    @abstractmethod
+    def fit(self, phi: Any, u: Tensor, w: Tensor, sigma_min: float) -> Any:
+        """The next φ, from the last one and samples u (*B, N, n) with weights w (*B, N) of any sum."""
+
     def decode(self, u: Tensor) -> Tensor:
         """Points of the objective's domain for samples, or for a mean, u (..., n)."""
+        return u
 
-    def fit(self, u: Tensor, w: Tensor, sigma_min: float) -> Any:
-        """Weighted maximum likelihood: φ for samples u (*B, N, n) with weights w (*B, N) of any sum."""
+    def blend(self, new: Any, old: Any, share: float | Tensor) -> Any:
+        """A distribution between the two: `share`, a number or one a row (*B,), of the old one."""
+        parts = (torch.lerp(a, b, _over(share, a, new.mean.ndim - 1)) for a, b in zip(new, old, strict=True))
+        return type(new)(*parts)
+
+    def recentre(self, phi: Any, mean: Tensor) -> Any:
+        """The same distribution around another mean (*B, n)."""
+        return phi._replace(mean=mean)
+
+    def within(self, box: Box, steps: int = 1) -> Self:
+        """The same family inside `box`, which bounds each of ``steps`` parts of x, of equal size.
+
+        One that cannot keep bounds comes back as it is.
+        """
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return same(self, other)
+
+    __hash__ = object.__hash__
+
+
+def _over(share: float | Tensor, like: Tensor, batch_ndim: int) -> float | Tensor:
+    """A share for every row, shaped to broadcast against `like` (*B, ...)."""
+    if not isinstance(share, Tensor) or share.ndim == 0:
+        return share
+    return share.reshape(share.shape + (1,) * (like.ndim - batch_ndim))

@@ -1,19 +1,24 @@
 """Box bounds on the samples, and three ways to keep them."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from dcem._checks import same
+
 Boundary = Literal["clamp", "truncate", "squash"]
-Bounds = tuple[float | Tensor, float | Tensor]
+Bound = Any  # a number, a tensor, or what `torch.as_tensor` takes: an array, a sequence
+Bounds = tuple[Bound, Bound]
+
+_UNIFORM = 1000.0  # a normal this many times wider than its box is uniform there, to float32's rounding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Box:
-    """low <= x <= high, each a number or a tensor per dimension.
+    """low <= x <= high, each a number or a tensor per dimension; infinite where there is no bound.
 
     clamp     samples outside move to the nearest face, as in the paper. Exact and cheap, and an optimum on
               the boundary is found; but samples on a face pass no gradient.
@@ -35,18 +40,33 @@ class Box:
             return None
         if not isinstance(bounds, tuple | list) or len(bounds) != 2:
             raise ValueError(f"{name}: bounds must be a pair (low, high), got {bounds!r}")
-        low, high = bounds
-        if any(isinstance(b, Tensor) and b.device.type != "cpu" for b in bounds):
+        low, high = map(as_bound, bounds)
+        if any(isinstance(b, Tensor) and b.device.type != "cpu" for b in (low, high)):
             return Box(low, high, boundary)  # values are not looked at there, to not stall the device
         if not (torch.as_tensor(low) < torch.as_tensor(high)).all():
             raise ValueError(f"{name}: bounds must satisfy low < high everywhere, got low={low}, high={high}")
-        if boundary == "squash" and not all(torch.as_tensor(bound).isfinite().all() for bound in bounds):
+        if boundary == "squash" and not all(torch.as_tensor(b).isfinite().all() for b in (low, high)):
             raise ValueError(f"{name}: bounds must be finite for 'squash', got low={low}, high={high}")
         return Box(low, high, boundary)
+
+    def __eq__(self, other: object) -> bool:
+        return same(self, other)
+
+    __hash__ = object.__hash__
+
+    def tiled(self, steps: int) -> "Box":
+        """The box of ``steps`` points in a row, each of them inside this one."""
+        parts = [b.repeat(steps) if isinstance(b, Tensor) and b.ndim else b for b in (self.low, self.high)]
+        return replace(self, low=parts[0], high=parts[1])
 
     def contains(self, x: Tensor) -> Tensor:
         """For every row of x (..., n): is it inside?"""
         return ((x >= self.low) & (x <= self.high)).all(-1)
+
+    def on_face(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Which coordinates of x (..., n) lie on the lower and on the upper bound, or as good as that."""
+        slack = math.sqrt(torch.finfo(x.dtype).eps) * self.half_width(x)
+        return x <= self.low + slack, x >= self.high - slack
 
     def clamp(self, x: Tensor) -> Tensor:
         low, high = self.low, self.high
@@ -72,18 +92,45 @@ class Box:
 
     def truncated_normal(self, mean: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
         """Standard normal noise → samples of N(mean, sigma²) truncated to the box, by inverting its CDF."""
-        low = torch.special.ndtr((_like(self.low, mean) - mean) / sigma)
-        high = torch.special.ndtr((_like(self.high, mean) - mean) / sigma)
+        low, high = _like(self.low, mean), _like(self.high, mean)
+        # Further out the CDF is the same at both bounds, to rounding, and all samples would be one point.
+        sigma = torch.minimum(sigma, _UNIFORM * (high - low))
+        below, above = torch.special.ndtr((low - mean) / sigma), torch.special.ndtr((high - mean) / sigma)
         edge = torch.finfo(mean.dtype).eps
-        u = low + torch.special.ndtr(noise) * (high - low)
+        u = below + torch.special.ndtr(noise) * (above - below)
         standard = math.sqrt(2) * torch.erfinv((2 * u - 1).clamp(-1 + edge, 1 - edge))
         return self.clamp(mean + sigma * standard)
+
+    def half_width(self, x: Tensor) -> Tensor:
+        """Half of the extent in every dimension of x (..., n), shaped as x; 1 where it is infinite."""
+        half = _like(self.high, x) / 2 - _like(self.low, x) / 2
+        return torch.where(half.isfinite(), half, 1.0).expand_as(x)
 
     def _centre_and_half(self, x: Tensor) -> tuple[float | Tensor, float | Tensor]:
         low, high = self.low, self.high
         if isinstance(low, Tensor) or isinstance(high, Tensor):
             low, high = _like(low, x), _like(high, x)
         return (low + high) / 2, (high - low) / 2
+
+
+def as_bound(value: Bound) -> float | Tensor:
+    """A number or a tensor as it is, an array or a sequence as a tensor of the default dtype."""
+    if isinstance(value, Tensor | float | int):
+        return value
+    tensor = torch.as_tensor(value)
+    return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+
+
+def merged(own: Box | None, asked: Box, boundary: Boundary, name: str) -> Box:
+    """The box that is asked for, kept as `boundary` says; ValueError where `own` is another one."""
+    if own is not None:
+        for mine, theirs in ((own.low, asked.low), (own.high, asked.high)):
+            if not bool((torch.as_tensor(mine) == torch.as_tensor(theirs)).all()):
+                raise ValueError(
+                    f"{name}: bounds must be left out or agree with ({asked.low}, {asked.high}), "
+                    f"got ({own.low}, {own.high})"
+                )
+    return replace(asked, boundary=boundary)
 
 
 def first_mean(box: Box | None, x0: Tensor, name: str) -> Tensor:

@@ -1,13 +1,14 @@
 """The Gaussian with a full covariance, by its Cholesky factor."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from dcem.distributions.base import Distribution
 from dcem.distributions.box import Boundary, Bounds, Box, first_mean
-from dcem.distributions.gaussian import check_sigma, expand_sigma
+from dcem.distributions.gaussian import check_sigma, first_sigma, least_variance, near, within
 
 
 class FullGaussianState(NamedTuple):
@@ -20,8 +21,8 @@ class FullGaussianState(NamedTuple):
         return torch.linalg.vector_norm(self.scale_tril, dim=-1)
 
 
-@dataclass(frozen=True)
-class FullGaussian:
+@dataclass(frozen=True, eq=False)
+class FullGaussian(Distribution):
     """N(μ, L Lᵀ), which learns how dimensions go together. For tens of dimensions: fitting costs n³.
 
     Args:
@@ -32,11 +33,11 @@ class FullGaussian:
             the fitted covariance would be singular. Raised to what the dtype can resolve.
     """
 
-    sigma: float | Tensor = 1.0
+    sigma: float | Tensor | None = None
     bounds: Bounds | None = None
     boundary: Boundary = "clamp"
     jitter: float = 1e-6
-    box: Box | None = field(init=False, repr=False, compare=False)
+    box: Box | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_sigma(self.sigma, "FullGaussian")
@@ -48,7 +49,8 @@ class FullGaussian:
 
     def init(self, x0: Tensor) -> FullGaussianState:
         mean = first_mean(self.box, x0, "FullGaussian")
-        return FullGaussianState(mean, torch.diag_embed(expand_sigma(self.sigma, mean, "FullGaussian")))
+        sigma = first_sigma(self.sigma, self.box, mean, "FullGaussian")
+        return FullGaussianState(mean, torch.diag_embed(sigma))
 
     def sample(self, phi: FullGaussianState, noise: Tensor) -> Tensor:
         u = phi.mean.unsqueeze(-2) + noise @ phi.scale_tril.mT
@@ -57,18 +59,23 @@ class FullGaussian:
     def decode(self, u: Tensor) -> Tensor:
         return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
 
-    def fit(self, u: Tensor, w: Tensor, sigma_min: float) -> FullGaussianState:
+    def fit(self, phi: FullGaussianState, u: Tensor, w: Tensor, sigma_min: float) -> FullGaussianState:
         p = w / w.sum(-1, keepdim=True)
         mean = p.unsqueeze(-2) @ u
         d = u - mean
         covariance = (d * p.unsqueeze(-1)).mT @ d
+        mean = mean.squeeze(-2)
         if u.dtype in (torch.float16, torch.bfloat16):  # these have no Cholesky factorisation
             covariance = covariance.float()
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
         info = torch.finfo(covariance.dtype)
         # Rounding perturbs a low-rank covariance by about eps times its trace: more would make it indefinite.
         jitter = max(self.jitter, 4 * u.shape[-1] * info.eps)
-        floor = jitter * diagonal.mean(-1, keepdim=True) + max(sigma_min**2, info.tiny)
-        covariance = covariance + torch.diag_embed(floor.expand_as(diagonal))
+        least = (near(u) * mean.detach()).square() + least_variance(self.sigma, self.box, u, sigma_min)
+        floor = jitter * diagonal.mean(-1, keepdim=True) + least
+        covariance = covariance + torch.diag_embed(floor.to(covariance.dtype))
         # cholesky_ex does not wait for the device to report failures; the floor rules them out.
-        return FullGaussianState(mean.squeeze(-2), torch.linalg.cholesky_ex(covariance).L.to(u.dtype))
+        return FullGaussianState(mean, torch.linalg.cholesky_ex(covariance).L.to(u.dtype))
+
+    def within(self, box: Box, steps: int = 1) -> Self:
+        return within(self, box, steps)

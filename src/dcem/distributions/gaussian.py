@@ -1,12 +1,14 @@
 """The Gaussian with a diagonal covariance: the paper's sampling distribution."""
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from dcem.distributions.box import Boundary, Bounds, Box, first_mean
+from dcem._checks import holds
+from dcem.distributions.base import Distribution
+from dcem.distributions.box import Boundary, Bounds, Box, first_mean, merged
 from dcem.distributions.moments import weighted_moments
 
 
@@ -15,22 +17,25 @@ class GaussianState(NamedTuple):
     sigma: Tensor  # (*B, n)
 
 
-@dataclass(frozen=True)
-class Gaussian:
+@dataclass(frozen=True, eq=False)
+class Gaussian(Distribution):
     """N(μ, diag σ²), refitted by the weighted mean and standard deviation (Proposition 3).
+
+    A spread below what the dtype resolves beside the mean and the first spread is not shrunk further: there,
+    values differ by rounding alone, and so would gradients.
 
     Args:
         sigma: the first standard deviation; a number, or a tensor that broadcasts against (*B, n) and may
-            require gradients.
+            require gradients. None: half of the extent of the bounds, 1 where there are none.
         bounds: (low, high) of the domain, numbers or tensors per dimension; None for all of R^n.
         boundary: how the bounds are kept: 'clamp' (the paper's; cheapest), 'truncate' or 'squash' (gradients
             stay alive where the optimum lies on or outside the box). See `dcem.distributions.box.Box`.
     """
 
-    sigma: float | Tensor = 1.0
+    sigma: float | Tensor | None = None
     bounds: Bounds | None = None
     boundary: Boundary = "clamp"
-    box: Box | None = field(init=False, repr=False, compare=False)
+    box: Box | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_sigma(self.sigma, "Gaussian")
@@ -38,7 +43,7 @@ class Gaussian:
 
     def init(self, x0: Tensor) -> GaussianState:
         mean = first_mean(self.box, x0, "Gaussian")
-        return GaussianState(mean, expand_sigma(self.sigma, mean, "Gaussian"))
+        return GaussianState(mean, first_sigma(self.sigma, self.box, mean, "Gaussian"))
 
     def sample(self, phi: GaussianState, noise: Tensor) -> Tensor:
         mean, sigma = phi.mean.unsqueeze(-2), phi.sigma.unsqueeze(-2)
@@ -50,18 +55,23 @@ class Gaussian:
     def decode(self, u: Tensor) -> Tensor:
         return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
 
-    def fit(self, u: Tensor, w: Tensor, sigma_min: float) -> GaussianState:
-        return GaussianState(*weighted_moments(u, w, sigma_min))
+    def fit(self, phi: GaussianState, u: Tensor, w: Tensor, sigma_min: float) -> GaussianState:
+        least = least_variance(self.sigma, self.box, u, sigma_min)
+        return GaussianState(*weighted_moments(u, w, least, near(u)))
+
+    def within(self, box: Box, steps: int = 1) -> Self:
+        return within(self, box, steps)
 
 
-def check_sigma(sigma: float | Tensor, name: str) -> None:
-    if isinstance(sigma, Tensor) and sigma.device.type != "cpu":
-        return  # its values are not looked at, to not stall the device
-    if not (torch.as_tensor(sigma) > 0).all():
+def check_sigma(sigma: float | Tensor | None, name: str) -> None:
+    if sigma is not None and not holds(sigma, lambda x: x > 0):
         raise ValueError(f"{name}: sigma must be positive, got {sigma}")
 
 
-def expand_sigma(sigma: float | Tensor, mean: Tensor, name: str) -> Tensor:
+def first_sigma(sigma: float | Tensor | None, box: Box | None, mean: Tensor, name: str) -> Tensor:
+    """The first standard deviation, shaped as mean (*B, n)."""
+    if sigma is None:
+        return torch.ones_like(mean) if box is None else box.half_width(mean)
     if not isinstance(sigma, Tensor):
         return torch.full_like(mean, sigma)
     try:
@@ -70,3 +80,33 @@ def expand_sigma(sigma: float | Tensor, mean: Tensor, name: str) -> Tensor:
         raise ValueError(
             f"{name}: sigma must broadcast against x0 of shape {tuple(mean.shape)}, got {tuple(sigma.shape)}"
         ) from None
+
+
+def least_variance(sigma: float | Tensor | None, box: Box | None, u: Tensor, given: float) -> float | Tensor:
+    """A floor for the variance: ``given``², or (eps^(2/3) of the first spread)² where that is more.
+
+    An objective resolves steps of about the root of eps around its minimum; this is well below, and still
+    far enough from rounding for the samples to differ as they should.
+    """
+    if sigma is None:
+        sigma = 1.0 if box is None else box.half_width(u[..., 0, :])
+    info = torch.finfo(u.dtype)
+    share = info.eps ** (2 / 3)
+    if isinstance(sigma, Tensor):
+        return (share * sigma.detach().to(u)).square().clamp_min(max(given**2, info.tiny))
+    return max(given**2, (share * sigma) ** 2, info.tiny)
+
+
+def near(u: Tensor) -> float:
+    """A floor for the spread relative to the mean: closer samples are equal to rounding, or nearly so."""
+    return 64 * torch.finfo(u.dtype).eps
+
+
+def within(distribution: Any, box: Box, steps: int) -> Any:
+    """A Gaussian of either kind inside a box; see `Distribution.within`."""
+    name, sigma = type(distribution).__name__, distribution.sigma
+    tiled = merged(distribution.box, box.tiled(steps), distribution.boundary, name)
+    size = box.low.shape if isinstance(box.low, Tensor) else None
+    if isinstance(sigma, Tensor) and sigma.ndim == 1 and sigma.shape == size:
+        sigma = sigma.repeat(steps)
+    return replace(distribution, bounds=(tiled.low, tiled.high), sigma=sigma)

@@ -13,28 +13,36 @@ except ImportError:  # no Triton here
     fused = None  # type: ignore[assignment]
 
 
-def weighted_moments(u: Tensor, w: Tensor, sigma_min: float = 0.0) -> tuple[Tensor, Tensor]:
+def weighted_moments(
+    u: Tensor, w: Tensor, least: float | Tensor = 0.0, near: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation, each (*B, n), of samples u (*B, N, n) with weights w (*B, N) of any sum.
 
-    The deviation is at least sigma_min, and passes no gradient where it would be less.
+    The variance is at least ``least`` + (near · mean)², and passes no gradient where it would be less.
 
     >>> weighted_moments(torch.tensor([[0.0], [1.0], [7.0]]), torch.tensor([2.0, 2.0, 0.0]))
     (tensor([0.5000]), tensor([0.5000]))
     """
     # The root's slope is infinite at 0, where all samples are one point: stop just above.
-    floor = max(sigma_min**2, torch.finfo(u.dtype).tiny)
+    floor = least if isinstance(least, Tensor) else max(least, torch.finfo(u.dtype).tiny)
     if is_transformed():
-        return _plain(u, w, floor)
-    if _use_fused(u, w):
-        return fused.moments(u, w, floor)
-    return _WeightedMoments.apply(u, w, floor)
+        return _plain(u, w, floor, near)
+    if not isinstance(floor, Tensor) and _use_fused(u, w):
+        return fused.moments(u, w, floor, near)
+    return _WeightedMoments.apply(u, w, floor, near)
 
 
-def _plain(u: Tensor, w: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
     p = (w / w.sum(-1, keepdim=True)).unsqueeze(-1)
     mean = (p * u).sum(-2, keepdim=True)
     variance = (p * (u - mean).square()).sum(-2)
-    return mean.squeeze(-2), variance.clamp_min(floor).sqrt()
+    mean = mean.squeeze(-2)
+    return mean, torch.maximum(variance, _least(mean.detach(), floor, near)).sqrt()
+
+
+def _least(mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
+    """The least variance, (*B, n)."""
+    return (near * mean).square() + floor
 
 
 def _use_fused(u: Tensor, w: Tensor) -> bool:
@@ -49,27 +57,30 @@ class _WeightedMoments(torch.autograd.Function):
     ∂var/∂w_i = (d_i² - var) / Σw."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
         total = w.sum(-1, keepdim=True)
         p = (w / total).unsqueeze(-1)
         mean = (p * u).sum(-2, keepdim=True)
         d = u - mean
         variance = (p * d).mul_(d).sum(-2)
-        sigma = variance.clamp_min(floor).sqrt_()
-        ctx.save_for_backward(u, w, total, p, d, variance, sigma)
-        ctx.floor = floor
-        return mean.squeeze(-2), sigma
+        mean = mean.squeeze(-2)
+        least = _least(mean, floor, near)
+        sigma = torch.maximum(variance, least).sqrt_()
+        ctx.save_for_backward(u, w, total, p, d, variance > least, sigma)
+        ctx.floor, ctx.near = floor, near
+        return mean, sigma
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, total, p, d, variance, sigma = ctx.saved_tensors
+        u, w, total, p, d, above, sigma = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
             wanted = [x for x, need in zip((u, w), ctx.needs_input_grad, strict=False) if need]
-            found = iter(torch.autograd.grad(_plain(u, w, ctx.floor), wanted, grads, create_graph=True))
-            return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None
+            moments = _plain(u, w, ctx.floor, ctx.near)
+            found = iter(torch.autograd.grad(moments, wanted, grads, create_graph=True))
+            return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None, None
         gmean, gsigma = grads
         gmean = gmean.unsqueeze(-2)
-        gvar = torch.where(variance > ctx.floor, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
+        gvar = torch.where(above, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
         slope = torch.addcmul(gmean, d, gvar)
         gu = gw = None
         if ctx.needs_input_grad[0]:
@@ -77,4 +88,4 @@ class _WeightedMoments(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             gp = slope.mul_(d).sum(-1)
             gw = (gp - (p.squeeze(-1) * gp).sum(-1, keepdim=True)).div_(total)
-        return gu, gw, None
+        return gu, gw, None, None

@@ -1,9 +1,13 @@
 """What a solver must do, and the record of one iteration."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Generator, Tensor
+
+from dcem._checks import same
+from dcem.distributions.box import Box
 
 # (x, influence) -> values: x (*B, N, n) are points to evaluate, the values are (*B, N), and
 # influence(values) says how much each can move the result, for those who build a graph for only some;
@@ -34,27 +38,59 @@ class Record(NamedTuple):
         return (~self.values.isfinite()).sum(-1)
 
 
-class Solver(Protocol):
+class Solver(ABC):
     """A frozen record of settings. A solve is init, then n_iters times (draw, step), then result.
 
     The state is a NamedTuple of tensors (or None, or tuples of them). Noise is drawn outside the step, so
     that a step, and with it a whole solve, is a deterministic function of its noise.
+
+    Solvers are equal where their settings are, tensors by their values.
     """
 
-    @property
-    def n_iters(self) -> int: ...
+    n_iters: int
+    State: ClassVar[type]
+    """The type of its states: `minimize` goes on from one that is given in place of a starting point."""
 
+    @property
+    def box(self) -> Box | None:
+        """The bounds of the domain, where there are any: x0 must lie inside, and the result does."""
+        return None
+
+    def within(self, box: Box, steps: int = 1) -> Self:
+        """The same solver inside `box`, which bounds each of ``steps`` parts of x, of equal size.
+
+        One that cannot keep bounds comes back as it is.
+        """
+        return self
+
+    @abstractmethod
     def init(self, x0: Tensor) -> Any:
         """The first state, from the first mean x0 (*B, n)."""
 
+    def resume(self, state: Any, f: Callable[[Tensor], Tensor]) -> Any:
+        """A state to go on from, for f, which may not be the objective that the state came from.
+
+        What belongs to the search stays; what belongs to an objective is evaluated again.
+        """
+        return state
+
     def draw(self, x0: Tensor, t: int, generator: Generator | None) -> Tensor | None:
         """The noise of iteration t, for a problem shaped like x0."""
+        return None
 
+    @abstractmethod
     def step(self, evaluate: Evaluate, state: Any, noise: Tensor | None, t: int) -> tuple[Any, Record]:
         """One iteration."""
 
+    @abstractmethod
     def result(self, state: Any) -> Tensor:
         """The answer, (*B, n)."""
 
     def moving(self, state: Any) -> Tensor | None:
         """Which rows (*B,) are still moving; None where the solver never stops early."""
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        return same(self, other)
+
+    __hash__ = object.__hash__

@@ -1,12 +1,18 @@
 """Gradient descent, unrolled: the baseline that DCEM is compared with."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
 
-from dcem.solvers.base import Evaluate, Record
+from dcem._checks import holds
+from dcem._graph import depends_on_more
+from dcem.distributions.box import Bounds, Box, first_mean, merged
+from dcem.distributions.gaussian import check_sigma, first_sigma
+from dcem.noise import Normal
+from dcem.solvers.base import Evaluate, Record, Solver
 
 
 class DescentState(NamedTuple):
@@ -15,9 +21,9 @@ class DescentState(NamedTuple):
     values: Tensor  # (*B, N), at the points before the last step
 
 
-@dataclass(frozen=True, kw_only=True)
-class GradientDescent:
-    """x ← x - learning_rate · velocity,  velocity ← momentum · velocity + ∇f(x).
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GradientDescent(Solver):
+    """x ← x - learning_rate · velocity,  velocity ← momentum · velocity + ∇f(x), projected to the bounds.
 
     The gradient steps are part of the graph, so gradients reach whatever f depends on.
 
@@ -27,14 +33,19 @@ class GradientDescent:
         momentum: 0 <= momentum < 1.
         n_samples: starting points: x0 itself, then x0 + sigma·ε. The one whose value is lowest at the last
             evaluation is the result.
-        sigma: spread of the further starting points.
+        sigma: spread of the further starting points; a number, or a tensor that broadcasts against (*B, n).
+            None: half of the extent of the bounds, 1 where there are none.
+        bounds: (low, high) of the domain, numbers or tensors per dimension; None for all of R^n.
     """
+
+    State = DescentState
 
     n_iters: int = 10
     learning_rate: float | Tensor = 0.1
     momentum: float = 0.0
     n_samples: int = 1
-    sigma: float | Tensor = 1.0
+    sigma: float | Tensor | None = None
+    bounds: Bounds | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_iters", "n_samples"):
@@ -43,42 +54,68 @@ class GradientDescent:
                 raise ValueError(f"GradientDescent: {name} must be a positive integer, got {value!r}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"GradientDescent: momentum must lie in [0, 1), got {self.momentum}")
-        if not isinstance(self.learning_rate, Tensor) and not self.learning_rate > 0:
+        if not holds(self.learning_rate, lambda x: x > 0):
             raise ValueError(f"GradientDescent: learning_rate must be positive, got {self.learning_rate}")
+        check_sigma(self.sigma, "GradientDescent")
+        object.__setattr__(self, "_box", Box.of(self.bounds, "clamp", "GradientDescent"))
+
+    @property
+    def box(self) -> Box | None:
+        return self.__dict__["_box"]
+
+    def within(self, box: Box, steps: int = 1) -> Self:
+        tiled = merged(self.box, box.tiled(steps), "clamp", "GradientDescent")
+        return replace(self, bounds=(tiled.low, tiled.high))
 
     def init(self, x0: Tensor) -> DescentState:
-        x = x0.unsqueeze(-2)
+        x = first_mean(self.box, x0, "GradientDescent").unsqueeze(-2)
         return DescentState(x, torch.zeros_like(x), x.new_full(x.shape[:-1], torch.inf))
+
+    def resume(self, state: DescentState, f: Callable[[Tensor], Tensor]) -> DescentState:
+        if state.x.shape[-2] != self.n_samples:
+            raise ValueError(
+                f"minimize: x0 must be a state of n_samples = {self.n_samples} points, "
+                f"got one of {state.x.shape[-2]}"
+            )
+        return state._replace(values=torch.full_like(state.values, torch.inf))
 
     def draw(self, x0: Tensor, t: int, generator: Generator | None) -> Tensor | None:
         if t > 0 or self.n_samples == 1:
             return None
         *batch, n = x0.shape
-        shape = (*batch, self.n_samples - 1, n)
-        return torch.randn(shape, dtype=x0.dtype, device=x0.device, generator=generator)
+        return Normal().draw((*batch, self.n_samples - 1, n), x0, generator)
 
     def step(
         self, evaluate: Evaluate, state: DescentState, noise: Tensor | None, t: int
     ) -> tuple[DescentState, Record]:
         x, velocity = state.x, state.velocity
         if noise is not None and x.shape[-2] == 1:  # a restarted solve has its starting points
-            x = torch.cat([x, x + self.sigma * noise], dim=-2)
+            sigma = first_sigma(self.sigma, self.box, x.squeeze(-2), "GradientDescent").unsqueeze(-2)
+            x = self._inside(torch.cat([x, x + sigma * noise], dim=-2))
             velocity = torch.zeros_like(x)
         unroll = torch.is_grad_enabled()
+        if torch.compiler.is_compiling():
+            # Compiled code has no second derivative of its own; a function transform is traced through.
+            gradient, values = torch.func.grad(lambda x: _total(evaluate(x, None)), has_aux=True)(x)
+            return self._moved(x, velocity, gradient, values, t)
         with torch.enable_grad():
             at = x if unroll and x.requires_grad else x.detach().requires_grad_()
             values = evaluate(at, None)
-            unroll = unroll and (x.requires_grad or _depends_on_more(values, at))
+            unroll = unroll and (x.requires_grad or depends_on_more(values, at))
             if not values.requires_grad:
                 raise ValueError(
                     "GradientDescent: f must be differentiable in x, but its values carry no graph"
                 )
-            # A point with no finite value has no gradient to follow and stays where it is.
-            total = torch.where(values.isfinite(), values, 0.0).sum()
-            (gradient,) = torch.autograd.grad(total, at, create_graph=unroll)
+            (gradient,) = torch.autograd.grad(_total(values)[0], at, create_graph=unroll)
+        return self._moved(x, velocity, gradient, values if unroll else values.detach(), t)
+
+    def _moved(
+        self, x: Tensor, velocity: Tensor, gradient: Tensor, values: Tensor, t: int
+    ) -> tuple[DescentState, Record]:
         velocity = self.momentum * velocity + torch.where(gradient.isfinite(), gradient, 0.0)
-        new = DescentState(x - self.learning_rate * velocity, velocity, values if unroll else values.detach())
-        return new, Record(t, x, new.values, None, self.result(new), None)
+        moved = self._inside(x - self.learning_rate * velocity)
+        new = DescentState(moved, velocity, values)
+        return new, Record(t, x, values, None, self.result(new), None)
 
     def result(self, state: DescentState) -> Tensor:
         if state.x.shape[-2] == 1:
@@ -87,19 +124,10 @@ class GradientDescent:
         index = best[..., None, None].expand(*best.shape, 1, state.x.shape[-1])
         return state.x.gather(-2, index).squeeze(-2)
 
-    def moving(self, state: DescentState) -> Tensor | None:
-        return None
+    def _inside(self, x: Tensor) -> Tensor:
+        return x if self.box is None else self.box.clamp(x)
 
 
-def _depends_on_more(values: Tensor, x: Tensor) -> bool:
-    """Does the graph of values hold a leaf other than x? If not, nobody will ask for the unrolled graph."""
-    nodes, seen = [values.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if getattr(node, "variable", x) is not x:
-            return True
-        nodes += [parent for parent, _ in node.next_functions]
-    return False
+def _total(values: Tensor) -> tuple[Tensor, Tensor]:
+    """What to descend on, and the values: a point with no finite one has no gradient and stays."""
+    return torch.where(values.isfinite(), values, 0.0).sum(), values

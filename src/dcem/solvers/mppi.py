@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dcem._checks import holds
 from dcem.solvers.sampling import SamplingSolver
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MPPI(SamplingSolver):
     """Move the mean to the softmax-weighted mean of N samples, T times; the covariance stays as it is.
 
@@ -30,7 +31,7 @@ class MPPI(SamplingSolver):
             raise ValueError(
                 f"MPPI: temperature must be a number or a scalar tensor, got shape {tuple(temperature.shape)}"
             )
-        if not (isinstance(temperature, Tensor) and temperature.device.type != "cpu") and not temperature > 0:
+        if not holds(temperature, lambda x: x > 0):
             raise ValueError(f"MPPI: temperature must be positive, got {temperature}")
 
     def weights(self, values: Tensor, t: int) -> Tensor:
@@ -46,9 +47,9 @@ class MPPI(SamplingSolver):
         scores = torch.where(good, -v / self.temperature, -torch.inf)
         return torch.where(good.any(-1, keepdim=True), scores, 0.0).softmax(-1) * good
 
-    def slope(self, weights: Tensor) -> Tensor:
-        return weights
+    def slope(self, values: Tensor, t: int) -> Tensor:
+        return self.weights(values, t)
 
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
         new = super().fit(phi, u, weights)
-        return new if self.adapt_sigma else type(new)(new.mean, phi[1])
+        return new if self.adapt_sigma else self.distribution.recentre(phi, new.mean)

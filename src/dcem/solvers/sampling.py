@@ -1,15 +1,17 @@
 """What DCEM and MPPI share: sample, evaluate, weight, refit."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
 
+from dcem._checks import all_finite, can_look, holds
 from dcem.distributions import Distribution, Gaussian
+from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
-from dcem.solvers.base import Evaluate, Record
+from dcem.solvers.base import Evaluate, Record, Solver
 
 Schedule = float | Tensor | Callable[[int], float | Tensor] | Sequence[float]
 
@@ -19,13 +21,11 @@ class SamplingState(NamedTuple):
     best_x: Tensor | None = None  # (*B, n), when the best sample is the result
     best_value: Tensor | None = None  # (*B,)
     moving: Tensor | None = None  # (*B,), when rows stop early
-    elites: Tensor | None = (
-        None  # (*B, keep_elites, n) of the last iteration, in the distribution's coordinates
-    )
+    elites: Tensor | None = None  # (*B, keep_elites, n) of the last iteration, as the distribution has them
 
 
-@dataclass(frozen=True, kw_only=True)
-class SamplingSolver:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SamplingSolver(Solver):
     """Settings common to solvers that refit a sampling distribution to weighted samples.
 
     Args:
@@ -44,6 +44,8 @@ class SamplingSolver:
         stop_below: a row stops, whatever the others do, once an update moves its mean by less than this in
             every dimension. None: never.
     """
+
+    State = SamplingState
 
     n_samples: int = 100
     n_iters: int = 10
@@ -71,12 +73,14 @@ class SamplingSolver:
             raise ValueError(f"{name}: returns must be 'mean' or 'best', got {self.returns!r}")
         if not self.sigma_min >= 0:
             raise ValueError(f"{name}: sigma_min must be >= 0, got {self.sigma_min}")
-        for field_name, method in (("distribution", "sample"), ("noise", "draw")):
-            value = getattr(self, field_name)
-            if isinstance(value, type) or not hasattr(value, method):
-                raise TypeError(f"{name}: {field_name} must have a method {method}, got {value!r}")
-        on_device = isinstance(self.smoothing, Tensor) and self.smoothing.device.type != "cpu"
-        if not on_device and not (torch.as_tensor(self.smoothing) - 0.5).abs().le(0.5).all():
+        if not isinstance(self.distribution, Distribution):
+            raise TypeError(
+                f"{name}: distribution must be one such as Gaussian(), a subclass of dcem.Distribution, "
+                f"got {self.distribution!r}"
+            )
+        if isinstance(self.noise, type) or not hasattr(self.noise, "draw"):
+            raise TypeError(f"{name}: noise must have a method draw, got {self.noise!r}")
+        if not holds(self.smoothing, lambda x: (x - 0.5).abs() <= 0.5):
             raise ValueError(f"{name}: smoothing must lie in [0, 1], got {self.smoothing}")
         if self.stop_below is not None and not self.stop_below >= 0:
             raise ValueError(f"{name}: stop_below must be >= 0 or None, got {self.stop_below}")
@@ -85,22 +89,26 @@ class SamplingSolver:
         """Weights (*B, N) for values (*B, N): more for lower ones, none for those that are not finite."""
         raise NotImplementedError
 
-    def slope(self, weights: Tensor) -> Tensor:
-        """How much each weight moves with its value, up to a factor a row."""
+    def slope(self, values: Tensor, t: int) -> Tensor:
+        """How much each weight moves with its value (*B, N), up to a factor a row."""
         raise NotImplementedError
 
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
         """The next distribution, from the last one, samples u and their weights."""
-        fitted = self.distribution.fit(u, weights, self.sigma_min)
+        fitted = self.distribution.fit(phi, u, weights, self.sigma_min)
         if isinstance(self.smoothing, float | int) and self.smoothing == 0:
             return fitted
-        name = f"{type(self).__name__}: smoothing"
-        return type(fitted)(
-            *(
-                torch.lerp(new, old, over_rows(self.smoothing, name, new, fitted.mean.ndim - 1))
-                for new, old in zip(fitted, phi, strict=True)
-            )
-        )
+        share = over_rows(self.smoothing, f"{type(self).__name__}: smoothing", weights)
+        if isinstance(share, Tensor) and share.ndim:
+            share = share.squeeze(-1)
+        return self.distribution.blend(fitted, phi, share)
+
+    @property
+    def box(self) -> Box | None:
+        return self.distribution.box
+
+    def within(self, box: Box, steps: int = 1) -> Self:
+        return replace(self, distribution=self.distribution.within(box, steps))
 
     def init(self, x0: Tensor) -> SamplingState:
         state = SamplingState(self.distribution.init(x0))
@@ -109,6 +117,24 @@ class SamplingSolver:
         if self.stop_below is not None:
             state = state._replace(moving=torch.ones(x0.shape[:-1], dtype=torch.bool, device=x0.device))
         return state
+
+    def resume(self, state: SamplingState, f: Callable[[Tensor], Tensor]) -> SamplingState:
+        x = self.distribution.decode(state.phi.mean)
+        new = self.init(x.detach())
+        if type(new.phi) is not type(state.phi):
+            raise ValueError(
+                f"minimize: x0 must be a state of {type(self.distribution).__name__}, of type "
+                f"{type(new.phi).__name__}, got one of type {type(state.phi).__name__}"
+            )
+        new = new._replace(phi=state.phi)
+        if self.returns == "best":
+            best = x if state.best_x is None else state.best_x
+            with torch.no_grad():
+                value = f(best.unsqueeze(-2)).squeeze(-1)
+            new = new._replace(best_x=best, best_value=torch.where(value.isfinite(), value, torch.inf))
+        if self.keep_elites and state.elites is not None:
+            new = new._replace(elites=state.elites[..., : self.keep_elites, :])
+        return new
 
     def draw(self, x0: Tensor, t: int, generator: Generator | None) -> Tensor:
         *batch, n = x0.shape
@@ -124,17 +150,19 @@ class SamplingSolver:
             )
         u = self.distribution.sample(state.phi, noise)
         if state.elites is not None:
-            u = torch.cat([state.elites, u[..., self.keep_elites :, :]], dim=-2)
+            u = torch.cat([state.elites, u[..., state.elites.shape[-2] :, :]], dim=-2)
         x = self.distribution.decode(u)
 
         def influence(values: Tensor) -> Tensor:
             # |∂μ/∂v| is proportional to the weight's slope times the distance from the mean.
             weights = self.weights(values, t)
             mean = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-2) @ u
-            return self.slope(weights) * torch.linalg.vector_norm(u - mean, dim=-1)
+            return self.slope(values, t) * torch.linalg.vector_norm(u - mean, dim=-1)
 
         values = evaluate(x, influence)
         weights = self.weights(values, t)
+        if weights.requires_grad:
+            weights = torch.where(_resolved(values.detach()), weights, weights.detach())
         phi = self.fit(state.phi, u, weights)
         new = self._keep_best(state._replace(phi=phi), x, values)
         if self.keep_elites:
@@ -146,9 +174,8 @@ class SamplingSolver:
         return new, Record(t, x, values, weights, self.distribution.decode(new.phi.mean), new.phi.sigma)
 
     def result(self, state: SamplingState) -> Tensor:
-        if state.best_x is not None:
-            return state.best_x
-        return self.distribution.decode(state.phi.mean)
+        x = self.distribution.decode(state.phi.mean) if state.best_x is None else state.best_x
+        return x if self.box is None else self.box.hold(x)
 
     def moving(self, state: SamplingState) -> Tensor | None:
         return state.moving
@@ -183,9 +210,25 @@ class SamplingSolver:
         return new._replace(phi=phi, moving=moving & moved, **best)
 
 
+_DIGITS = 100.0  # how many times their rounding values must spread for their derivatives to mean anything
+
+
+def _resolved(values: Tensor) -> Tensor:
+    """In which rows (*B, 1) do the values (*B, N) differ by more than rounding?
+
+    Where a search has converged, they do not. Gradients of a row's values sum to zero, but each grows as the
+    spread falls: in the end their rounding, times what all samples share, would be all there is.
+    """
+    if not (can_look(values) and all_finite(values)):
+        values = torch.where(values.isfinite(), values, torch.nan)
+        values = torch.where(values.isnan(), values.nanmean(-1, keepdim=True), values)
+    spread, mean = torch.std_mean(values, dim=-1, keepdim=True, correction=0)
+    return spread > _DIGITS * torch.finfo(values.dtype).eps * mean.abs()
+
+
 def at(schedule: Schedule, t: int) -> float | Tensor:
     """The value of a schedule in iteration t."""
-    if callable(schedule) and not isinstance(schedule, Tensor):
+    if callable(schedule):
         return schedule(t)
     return schedule[t] if isinstance(schedule, Sequence) else schedule
 

@@ -108,6 +108,9 @@ class _SoftTopK(torch.autograd.Function):
                 gaa = (ga * a).sum(-1, keepdim=True)
             if ctx.standardize:
                 ga = torch.addcmul(ga, a, gaa * (tau**2 / x.shape[-1]), value=-1)
+                # A shift of the row changes nothing: hold that exactly, since what is left is divided by the
+                # spread, and multiplied by whatever all entries share.
+                ga = ga - ga.mean(-1, keepdim=True)
             gx = ga * inv
         gtau = (-gaa / tau).sum_to_size(tau.shape) if need_tau else None
         return gx if need_x else None, gk.sum_to_size(ctx.k_shape) if need_k else None, gtau, None, None

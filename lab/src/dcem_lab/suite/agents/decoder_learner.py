@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from dcem import MPC, Decoder, embedding_loss
-from dcem.backward import MODES, Unroll, by_name
+from dcem.backward import MODES, Backward, by_name
 from dcem.control.decoder import ACTIVATIONS
 from dcem_lab.suite.agents.planner import DTYPES, PlannerConfig
 from dcem_lab.suite.replay import ReplayBuffer
@@ -92,7 +92,7 @@ class DecoderConfig:
                 state_dim=model.state_dim if self.conditioned else 0,
             )
 
-    def mode(self, iterations: int) -> Unroll:
+    def mode(self, iterations: int) -> Backward:
         """How to differentiate plans of so many iterations."""
         return by_name(self.backward, self.kept, iterations)
 

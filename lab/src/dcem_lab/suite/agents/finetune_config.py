@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dcem.backward import MODES, Unroll, by_name
+from dcem.backward import MODES, Backward, by_name
 from dcem_lab.suite.agents.policy import PARTS
 
 BACKWARD_MODES = tuple(mode for mode in MODES if mode != "detach")  # which passes no gradient
@@ -89,6 +89,6 @@ class FinetuneConfig:
                 f"likelihood must be 0 where parts have neither reward nor transition, got {self.likelihood}"
             )
 
-    def mode(self, iterations: int) -> Unroll:
+    def mode(self, iterations: int) -> Backward:
         """How to differentiate plans of so many iterations."""
         return by_name(self.backward, self.kept, iterations)

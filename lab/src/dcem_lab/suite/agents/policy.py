@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from dcem import MPC, Decoder
-from dcem.backward import Unroll
+from dcem.backward import Backward, Unroll
 from dcem_lab.suite.agents.planner import DTYPES, Planner, PlannerConfig
 from dcem_lab.suite.ppo_loss import log_prob
 from dcem_lab.suite.rssm import RSSM
@@ -49,7 +49,7 @@ class Policy(nn.Module):
         model: RSSM,
         decoder: Decoder | None,
         planner: PlannerConfig,
-        backward: Unroll = Unroll(),  # noqa: B008 (immutable)
+        backward: Backward = Unroll(),  # noqa: B008 (immutable)
         std: float = 0.1,
         learn_std: bool = False,
     ) -> None:

@@ -1,0 +1,75 @@
+"""Settings of a solver that are learned: parameters, and modules that keep them in range."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Positive(nn.Module):
+    """A number, or several, that stays positive while it is learned: softplus of a parameter.
+
+    Give it to a solver in place of a tensor: `DCEM(tau=Positive(0.5))`. A layer with that solver has the
+    parameter among its own.
+
+    >>> tau = Positive(0.5)
+    >>> tau()
+    tensor(0.5000, grad_fn=<SoftplusBackward0>)
+    """
+
+    def __init__(self, value: float | Tensor) -> None:
+        super().__init__()
+        start = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
+        if not (start > 0).all():
+            raise ValueError(f"Positive: value must be positive, got {value}")
+        self.raw = nn.Parameter(start + torch.log(-torch.expm1(-start)))
+
+    def forward(self) -> Tensor:
+        return nn.functional.softplus(self.raw)
+
+
+def resolved(settings: Any) -> Any:
+    """Settings as they are now: modules called, and what is learned checked once more, since it has moved."""
+    if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
+        return settings
+    changes: dict[str, Any] = {}
+    moved = False
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, nn.Module):
+            changes[field.name] = value()
+        elif isinstance(value, Tensor):
+            moved |= value.requires_grad
+        elif dataclasses.is_dataclass(value) and field.init:
+            inner = resolved(value)
+            if inner is not value:
+                changes[field.name] = inner
+    return dataclasses.replace(settings, **changes) if changes or moved else settings
+
+
+def register_settings(layer: nn.Module, solver: Any) -> None:
+    """Make learned settings (parameters, modules) of a solver and its distribution the layer's own."""
+    for name, value in learned(solver):
+        if isinstance(value, nn.Module):
+            layer.add_module(f"solver_{name}", value)
+        elif isinstance(value, nn.Parameter):
+            layer.register_parameter(f"solver_{name}", value)
+        elif value.grad_fn is not None:
+            raise ValueError(
+                f"{type(layer).__name__}: the solver's {name} must be a Parameter or dcem.Positive to be "
+                "learned, since a tensor that some operation made has a graph for one backward pass alone"
+            )
+
+
+def learned(settings: Any) -> Iterator[tuple[str, Any]]:
+    """Every setting that requires gradients, with its name."""
+    if not dataclasses.is_dataclass(settings):
+        return
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, nn.Module) or (isinstance(value, Tensor) and value.requires_grad):
+            yield field.name, value
+        elif field.init:
+            yield from learned(value)

@@ -1,0 +1,33 @@
+"""Whole solves compile, forward and backward, for one batch size after another."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import dcem
+
+SOLVERS = {
+    "soft": dcem.DCEM(n_iters=3),
+    "hard": dcem.DCEM(n_iters=3, tau=0),
+    "full": dcem.DCEM(n_iters=3, distribution=dcem.FullGaussian()),
+    "mppi": dcem.MPPI(n_iters=3),
+    "descent": dcem.GradientDescent(n_iters=3),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static first", "dynamic"])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_batch_sizes_may_change(name, dynamic):
+    torch._dynamo.reset()
+    theta = torch.tensor([0.4, -0.3], requires_grad=True)
+
+    def solve(x0: Tensor) -> Tensor:
+        return dcem.minimize(lambda x: (x - theta).square().sum(-1), SOLVERS[name], x0, cost=False).x
+
+    compiled = torch.compile(solve, backend="aot_eager", dynamic=dynamic, fullgraph=True)
+    for batch in (2, 5, 3):
+        x = compiled(torch.zeros(batch, 2))
+        assert x.shape == (batch, 2) and x.isfinite().all()
+        if x.requires_grad:
+            assert torch.autograd.grad(x.sum(), theta)[0].isfinite().all()
