@@ -22,6 +22,7 @@ from dcem.systems.cartpole import Cartpole
 from dcem_lab import pretrained
 from dcem_lab.cartpole.stack import DecoderStack
 from dcem_lab.runs import Run, require
+from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.training.members import MemberAdam, Plateau
 
 HORIZON = 20
@@ -29,7 +30,7 @@ VALIDATION_SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Settings):
     """Everything that the members of an ablation share; the defaults are the paper's.
 
     updates are made one after the other, each from `states_per_update` random initial states. Every
@@ -38,30 +39,24 @@ class Training:
     compile fuses the objective with torch.compile: about a minute to start, then several times faster.
     """
 
-    updates: int = 100_000
-    states_per_update: int = 1
-    lr: float = 5e-4
-    max_grad_norm: float = 1.0
-    validate_every: int = 100
-    validation_states: int = 100
-    patience: int = 20
-    n_samples: int = 100
-    n_elite: int = 10
-    n_iters: int = 10
-    sigma: float = 0.5
-    hidden: tuple[int, ...] = (256, 256, 256)
+    updates: int = setting(100_000, least=1)
+    states_per_update: int = setting(1, least=1)
+    lr: float = setting(5e-4, above=0)
+    max_grad_norm: float = setting(1.0, above=0)
+    validate_every: int = setting(100, least=1)
+    validation_states: int = setting(100, least=1)
+    patience: int = setting(20, least=0)
+    n_samples: int = setting(100, least=1)
+    n_elite: int = setting(10, least=1)
+    n_iters: int = setting(10, least=1)
+    sigma: float = setting(0.5, above=0)
+    hidden: tuple[int, ...] = setting((256, 256, 256), least=1)
     compile: bool = True
-    device: str = "auto"
+    device: str = setting("auto", among=("auto", "cpu", "cuda"))
 
     def __post_init__(self) -> None:
-        for name in ("updates", "states_per_update", "validate_every", "validation_states", "n_iters"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("lr", "max_grad_norm", "sigma"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "positive")
-        require(1 <= self.n_elite <= self.n_samples, "n_elite", self.n_elite, "from 1 to n_samples")
-        require(self.patience >= 0, "patience", self.patience, "at least 0")
-        require(min(self.hidden, default=1) >= 1, "hidden", self.hidden, "positive sizes")
-        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
+        super().__post_init__()
+        require(self.n_elite <= self.n_samples, "n_elite", self.n_elite, "at most n_samples")
 
     @property
     def torch_device(self) -> torch.device:
@@ -73,14 +68,9 @@ class Training:
 class Config(Training):
     """One decoder. latent_dim: size of the latent space; tau: temperature of DCEM, 0 for vanilla CEM."""
 
-    latent_dim: int = 2
-    tau: float = 1.0
+    latent_dim: int = setting(2, least=1)
+    tau: float = setting(1.0, least=0)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.latent_dim >= 1, "latent_dim", self.latent_dim, "at least 1")
-        require(self.tau >= 0, "tau", self.tau, "at least 0")
 
 
 SMALL: dict[str, object] = {
