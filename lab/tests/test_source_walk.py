@@ -34,7 +34,7 @@ FORBIDDEN_CALLS = {
 FORBIDDEN_NAMES = {"instantiate", "get_class", "get_method", "_target_"}
 # Who may import a module by a name in a variable: by then the name is one of ours, or was typed by the user.
 IMPORTERS = {"lab/src/dcem_lab/cli.py", "lab/src/dcem_lab/experiments.py"}
-# Who may import a pickler: here joblib hands work to its own processes, and no file is read.
+# Who may import a pickler: here joblib runs threads, and reads no file.
 WORKERS = {"lab/src/dcem_lab/commands/launchers.py": {"joblib"}}
 
 

@@ -87,19 +87,18 @@ def test_what_a_job_of_the_cluster_gets_is_said_in_the_words_of_submitit():
 
 
 def test_on_all_cores_every_run_is_done_and_failures_reported():
-    process = start("preset=tiny", "seed=0,1", "fail_at=-1,2", "-m", "launcher=joblib", "jobs=2")
+    process = start("preset=tiny", "fail_at=-1,2", "-m", "launcher=joblib", "jobs=2")
     shown, errors = process.communicate(timeout=90)
     assert process.returncode == 1
-    assert statuses(shown) == ["finished", "failed", "finished", "failed"]
+    assert statuses(shown) == ["finished", "failed"]
     assert "ArithmeticError: asked to fail" in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_on_all_cores_a_stop_saves_every_run_and_begins_no_other(number):
-    words = ["updates=3,100000", "pause=0.01", "seed=0,1", "-m", "launcher=joblib", "jobs=2"]
+    words = ["updates=100000", "pause=0.01", "seed=range(3)", "-m", "launcher=joblib", "jobs=2"]
     process = start(*words, own_group=True)
-    root = Path("runs", TOY)
-    folders = [root / "updates=100000,pause=0.01" / f"seed{seed}" for seed in (0, 1)]
+    folders = [Path("runs", TOY, "updates=100000,pause=0.01", f"seed{seed}") for seed in (0, 1)]
     for folder in folders:
         wait_for(folder / "log.jsonl", '"loss"')
     if number == signal.SIGINT:  # as a terminal does it: to the command and its workers alike
@@ -108,7 +107,7 @@ def test_on_all_cores_a_stop_saves_every_run_and_begins_no_other(number):
         process.send_signal(number)
     shown, errors = process.communicate(timeout=60)
     assert process.returncode == 75, errors
-    assert statuses(shown) == ["finished", "finished", "interrupted", "interrupted"]
+    assert statuses(shown) == ["interrupted", "interrupted", "not started"]
     for folder in folders:
         assert load_checkpoint(folder).step == read_record(folder)["step"] > 0
 
@@ -124,8 +123,8 @@ def test_on_all_cores_a_stop_is_no_failure_of_runs_that_are_only_starting():
 
 
 def test_on_all_cores_a_killed_run_takes_no_other_with_it():
-    words = ["updates=200", "pause=0.01", "seed=0,1", "-m", "launcher=joblib", "jobs=2"]
-    process = start(*words)
+    words = ["updates=200", "pause=0.01", "seed=0,1", "-m"]
+    process = start(*words, "launcher=joblib", "jobs=2")
     for seed in (0, 1):
         wait_for(Path("runs", TOY, "updates=200,pause=0.01", f"seed{seed}", "log.jsonl"), '"loss"')
     os.kill(workers(process.pid)[0], signal.SIGKILL)
@@ -133,8 +132,7 @@ def test_on_all_cores_a_killed_run_takes_no_other_with_it():
     assert process.returncode == 1
     assert "the launcher joblib failed: processes ended with exit codes -9" in errors
     assert sorted(statuses(shown)) == ["finished", "running"]
-    again, errors = start(*words).communicate(timeout=60)
-    assert statuses(again) == ["finished", "finished"], errors
+    assert dcem(*words) == 0, "the same command does the rest, also without a launcher"
 
 
 def test_on_all_cores_a_sweep_ends_with_its_time():

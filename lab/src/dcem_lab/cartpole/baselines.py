@@ -42,9 +42,16 @@ SCORES = "baselines.csv"
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """plans: expert plans that PCA and autoencoders learn from; experts: which ones to score.
+    """Experts, PCA and autoencoders of expert plans.
 
-    updates, batch, lr: of an autoencoder; one for each of latent_dims and seeds.
+    seed: of the states that the experts plan from.
+    experts: which ones to score.
+    plans: expert plans that PCA and autoencoders learn from.
+    grid: points along a side of the grid that PCA is searched on.
+    latent_dims, seeds: an autoencoder for each combination.
+    updates, batch, lr: of an autoencoder's training.
+    states: initial states that a score is the mean over.
+    draws: the most solves that a score is the mean over.
     """
 
     seed: int = 0

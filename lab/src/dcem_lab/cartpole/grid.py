@@ -26,7 +26,13 @@ from dcem_lab.runs.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
-    """The product of latent_dims, taus (all positive, or 0 alone) and seeds; seed: of the random states."""
+    """A decoder for every combination of latent dimension, temperature and seed.
+
+    latent_dims: sizes of the latent space.
+    taus: temperatures of DCEM, all positive, or 0 alone for vanilla CEM.
+    seeds: of the first weights.
+    seed: of the random states.
+    """
 
     latent_dims: tuple[int, ...] = setting((2, 8, 16), least=1, some=True)
     taus: tuple[float, ...] = setting((1.0, 0.1), least=0, some=True)

@@ -33,10 +33,18 @@ VALIDATION_SEED = 0
 class Training(Settings):
     """Everything that the members of an ablation share; the defaults are the paper's.
 
-    updates are made one after the other, each from `states_per_update` random initial states. Every
-    `validate_every` updates the controller is tried on `validation_states` fixed ones, always with the same
-    noise; its learning rate is halved when that has not helped for `patience` times in a row.
-    compile fuses the objective with torch.compile: about a minute to start, then several times faster.
+    updates: in all.
+    states_per_update: random initial states in an update.
+    lr: learning rate of Adam.
+    max_grad_norm: the most that a gradient's norm may be.
+    validate_every: updates between validations, which have the same states and noise each time.
+    validation_states: initial states in a validation.
+    patience: validations without progress before the learning rate is halved.
+    n_samples, n_elite, n_iters: of DCEM in the latent space.
+    sigma: first standard deviation of DCEM.
+    hidden: widths of the decoder.
+    compile: fuse the objective with torch.compile, about a minute to start, then several times faster.
+    device: auto takes CUDA where there is a device.
     """
 
     updates: int = setting(100_000, least=1)
@@ -66,7 +74,12 @@ class Training(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
-    """One decoder. latent_dim: size of the latent space; tau: temperature of DCEM, 0 for vanilla CEM."""
+    """One decoder; the defaults are the paper's.
+
+    latent_dim: size of the latent space.
+    tau: temperature of DCEM, 0 for vanilla CEM.
+    seed: of its first weights and of the random states.
+    """
 
     latent_dim: int = setting(2, least=1)
     tau: float = setting(1.0, least=0)

@@ -38,15 +38,26 @@ class Method(enum.Enum):
 class Config(Settings):
     """Settings of the regression; the defaults are the paper's.
 
-    method: what solves for ŷ in training: dcem, or gd, unrolled gradient descent.
+    seed: the first of them.
     seeds: how many seeds train side by side: seed, seed + 1, ...
-    n_iters, n_iters_spread: inner iterations; with a spread, every update takes a random number of them, from
-        n_iters - spread to n_iters + spread.
-    n_samples, n_elite, tau, sigma: of DCEM; sigma also spreads the further starting points of gd.
-    step_size, starts: of gd; with several starting points, the one of lowest energy is the answer.
-    updates, updates_per_point, batch: every `updates_per_point` updates, each seed draws `batch` new points.
-    patience: measurements (every `eval_every` updates) without progress before the learning rate is halved.
-    eval_iters, eval_draws: after training, the iterations to go up to and the solves to average over.
+    method: what solves for ŷ in training: dcem, or gd, unrolled gradient descent.
+    n_iters: inner iterations in training.
+    n_iters_spread: if positive, every update takes a random number of them, up to so many fewer or more.
+    n_samples, n_elite, tau: of DCEM.
+    sigma: first standard deviation of DCEM; of gd, the spread of its further starting points.
+    step_size: of gd.
+    starts: of gd; with several starting points, the one of lowest energy is the answer.
+    hidden: widths of the energy network.
+    points: of the data, equally spaced.
+    updates: in all.
+    updates_per_point: updates on the same points, before each seed draws others.
+    batch: points in an update.
+    lr: learning rate of Adam.
+    clip: the most that a gradient's norm may be.
+    patience: measurements without progress before the learning rate is halved.
+    eval_every: updates between measurements.
+    eval_iters: after training, the iterations to go up to.
+    eval_draws: after training, the solves to average over.
     """
 
     seed: int = 0
