@@ -2,11 +2,13 @@
 
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from dcem_lab.commands.launchers import Slurm
+from dcem_lab.commands.launchers import Slurm, _in_own_process
 from dcem_lab.runs import load_checkpoint, read_record
 from toy.command import TOY, dcem, start, wait_for, wait_until
 
@@ -72,6 +74,20 @@ def test_a_cluster_that_is_not_there_is_an_error(monkeypatch):
     assert statuses(shown) == ["not started", "not started"]
 
 
+def test_finished_runs_are_not_launched_again(monkeypatch, capsys):
+    assert dcem("preset=tiny", "seed=0,1", "-m") == 0
+    monkeypatch.setenv("PATH", "")  # a cluster that is not there would be an error
+    assert dcem("preset=tiny", "seed=0,1", "-m", "launcher=slurm") == 0
+    assert statuses(capsys.readouterr().out)[2:] == ["finished", "finished"]
+
+
+def test_an_unreadable_record_is_the_failure_of_one_run(capsys):
+    assert dcem("preset=tiny", "seed=0,1", "-m", "run_dir=all") == 0
+    Path("all/tiny/seed0/run.json").write_text("[")
+    assert dcem("preset=tiny", "seed=0,1,2", "-m", "run_dir=all") == 1
+    assert statuses(capsys.readouterr().out)[2:] == ["failed", "finished", "finished"]
+
+
 def test_what_a_job_of_the_cluster_gets_is_said_in_the_words_of_submitit():
     asked = {"partition": "gpu", "gpus_per_node": 1, "mem_gb": 8.0, "timeout_min": 30}
     launcher = Slurm(**asked, sbatch=("exclusive", "nice=10"))
@@ -120,6 +136,12 @@ def test_on_all_cores_a_stop_is_no_failure_of_runs_that_are_only_starting():
     assert process.returncode == 75, errors
     assert set(statuses(shown)) <= {"interrupted", "not started"}
     assert "launcher joblib failed" not in errors
+
+
+def test_a_process_that_starts_after_the_stop_is_told():
+    stopped = threading.Event()
+    stopped.set()
+    assert _in_own_process(time.sleep, 60, stopped) == -signal.SIGTERM
 
 
 def test_on_all_cores_a_killed_run_takes_no_other_with_it():

@@ -67,7 +67,7 @@ class Joblib(Launcher):
         try:
             waiting = takewhile(lambda _: not stopped.is_set(), configs)
             pool = Parallel(self.jobs or -1, backend="threading", pre_dispatch="n_jobs")
-            codes = pool(delayed(_in_own_process)(task, config) for config in waiting)
+            codes = pool(delayed(_in_own_process)(task, config, stopped) for config in waiting)
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -142,9 +142,11 @@ class _Requeued:
         return DelayedSubmission(self, config)
 
 
-def _in_own_process(task: Task, config: Any) -> int | None:
+def _in_own_process(task: Task, config: Any, stopped: threading.Event) -> int | None:
     process = multiprocessing.get_context("spawn").Process(target=task, args=(config,))
     process.start()
+    if stopped.is_set():  # meanwhile, so that nobody has told this one
+        process.terminate()
     process.join()
     return process.exitcode
 

@@ -15,6 +15,7 @@ from dcem_lab.commands.launchers import Launcher, Slurm
 from dcem_lab.commands.sweep_status import note_planned
 from dcem_lab.runs import RunError, read_record
 from dcem_lab.runs.config import to_json
+from dcem_lab.runs.record import RECORD
 
 if TYPE_CHECKING:
     from dcem_lab.commands.train import Job
@@ -34,8 +35,11 @@ def sweep(job: Job, launcher: Launcher, configs: list[Any]) -> int:
     failed = False
     try:
         note_planned(root, runs)
-        in_time = takewhile(lambda _: not job.is_out_of_time(), configs)
-        launcher.launch(functools.partial(job.run, of_sweep=True), in_time, root / ".sweep", job.experiment)
+        left = [config for config in configs if not job.is_finished(config, of_sweep=True)]
+        in_time = takewhile(lambda _: not job.is_out_of_time(), left)
+        if left:
+            task = functools.partial(job.run, of_sweep=True)
+            launcher.launch(task, in_time, root / ".sweep", job.experiment)
     except KeyboardInterrupt:
         print("stopped waiting; jobs that a cluster has started go on", file=sys.stderr)
     except Exception as error:
@@ -52,11 +56,11 @@ def _list(runs: dict[Path, Any]) -> set[str]:
     statuses = set()
     for folder, config in runs.items():
         try:
-            record = read_record(folder)
-        except RunError:
-            record = {"status": "not started", "config": to_json(config)}
-        if record.get("config") != to_json(config):
-            record = {"status": "failed", "error": "the folder holds a run with other settings"}
+            record = read_record(folder) if (folder / RECORD).exists() else {"status": "not started"}
+            if record.get("config", to_json(config)) != to_json(config):
+                raise RunError("the folder holds a run with other settings")
+        except RunError as error:
+            record = {"status": "failed", "error": str(error)}
         statuses.add(record["status"])
         progress = f"{record['step']}/{record['steps']}" if record.get("steps") else ""
         print(f"{record['status']:12} {progress:>15}  {folder}  {record.get('error') or ''}".rstrip())

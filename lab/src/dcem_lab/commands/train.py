@@ -21,7 +21,6 @@ from dcem_lab.commands.parser import Parser
 from dcem_lab.commands.settings_help import settings_help
 from dcem_lab.runs import CheckpointError, Interrupted, Run, RunError, read_record
 from dcem_lab.runs.config import changed, meant_by, to_json, variant
-from dcem_lab.runs.record import RECORD
 from dcem_lab.runs.settings import Settings, known_settings, setting
 
 _DESCRIPTION = """\
@@ -124,6 +123,13 @@ class Job:
         root = self.options.run_dir or Path("runs", self.experiment)
         return root / self.variant(config) / f"seed{config.seed}"
 
+    def is_finished(self, config: Any, of_sweep: bool = False) -> bool:
+        try:
+            record = read_record(self.folder(config, of_sweep))
+        except RunError:  # not begun; or not readable, which the run will say
+            return False
+        return record.get("status") == "finished" and record.get("config") == to_json(config)
+
     def is_out_of_time(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
@@ -142,7 +148,7 @@ class Job:
             bar=False if of_sweep else None,
         )
         try:
-            if _is_finished(folder, config):
+            if self.is_finished(config, of_sweep):
                 _say(f"already finished: {folder} (delete it to run it again)")
                 return "finished"
             with run:
@@ -231,13 +237,6 @@ def _check(module: Any, config: Any, on_this_machine: bool) -> None:
             module.check(config)
         except ValueError as error:
             raise UsageError(str(error)) from error
-
-
-def _is_finished(folder: Path, config: Any) -> bool:
-    if not (folder / RECORD).exists():
-        return False
-    record = read_record(folder)
-    return record.get("status") == "finished" and record.get("config") == to_json(config)
 
 
 def _say(text: str) -> None:
