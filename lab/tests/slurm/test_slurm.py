@@ -169,7 +169,7 @@ def test_a_killed_job_is_reported_and_the_others_go_on(cluster, tmp_path):
     [job] = {name.split("_")[0] for name in sweep.command("squeue", "--noheader", "--format=%i").split()}
     sweep.command("scancel", f"{job}_0")
     code, listed, errors = sweep.result()
-    note(errors.strip().splitlines()[-1])
+    note(errors.strip().splitlines()[-1].replace(str(sweep.root), "RUNS"))
     assert code == 1
     assert f"the launcher slurm failed: jobs were lost: {job}_0 (CANCELLED)" in errors
     assert [line.split()[0] for line in listed] == ["running", "finished"]

@@ -51,11 +51,6 @@ def read_options(base: Any, texts: Mapping[str, str]) -> Any:
     return _checked(base, {name: _value(name, text, known[name].type) for name, text in texts.items()})
 
 
-def field_types(config_type: Any) -> dict[str, str]:
-    """Dotted names of the settings, and how to say what they take."""
-    return {key: type_text(known.type) for key, known in known_settings(config_type).items()}
-
-
 def _parsed(word: str) -> tuple[str, str, list[str]]:
     """The word itself, the name in it, and the texts of the values that it lists."""
     name, equals, text = word.partition("=")
