@@ -80,7 +80,7 @@ def empty_folder(tmp_path, monkeypatch):
         (["time_limit=nan"], "time_limit must be above 0, got nan"),
         (["time_limit=soon"], "time_limit must be float or null, got soon"),
         (["run_dir="], "run_dir must be a path or null, got nothing"),
-        (["tensorboard=maybe"], "tensorboard must be bool, got maybe"),
+        (["tensorboard=maybe"], "tensorboard must be true or false, got maybe"),
         (["launcher=joblib"], "launcher=joblib is for sweeps; add -m"),
         (["launcher=cloud", "-m"], "launcher must be one of local, joblib, slurm, got 'cloud'"),
         (["jobs=2", "-m"], "jobs=2 needs launcher=joblib"),
@@ -292,6 +292,22 @@ def test_a_path_with_commas_is_one_value():
     assert words == ['source="runs/it\'s,lr=0.1/seed0"']
     assert values.read(words[0].partition("=")[2], str) == "runs/it's,lr=0.1/seed0"
     assert train._sort(["from=a,b"], experiment, multirun=True)[2] == ["source=a,b"]
+
+
+def test_a_device_that_is_not_there_is_refused_wherever_it_is_set(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Loop:
+        device: str = "auto"
+
+    @dataclasses.dataclass(frozen=True)
+    class Nested:
+        loop: Loop = Loop()
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    train._check(None, Nested(), on_this_machine=True)
+    train._check(None, Nested(Loop("cuda")), on_this_machine=False)
+    with pytest.raises(exits.UsageError, match="there is no CUDA device, got cuda"):
+        train._check(None, Nested(Loop("cuda")), on_this_machine=True)
 
 
 def test_no_experiment_has_a_setting_that_the_command_line_takes_for_itself():

@@ -42,7 +42,7 @@ COMBINATIONS = [  # experiment, words, the field to be named
 WRONG = {  # by what a field takes: values that nobody takes
     "int": ["1.5", "abc", "null", "nan", "[1]", "-7", "99999999999999999999"],
     "float": ["abc", "null", "nan", "inf", "-inf", "[1.0]", "-7"],
-    "bool": ["maybe", "1.5", "null"],
+    "true or false": ["maybe", "1.5", "null"],
     "int or null": ["1.5", "abc", "0", "-7"],
     "float or null": ["abc", "nan", "inf", "-7"],
     "[int, ...]": ["3", "[x]", "[1.5]", "[-7]"],

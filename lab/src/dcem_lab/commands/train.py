@@ -19,8 +19,9 @@ from dcem_lab.commands.launchers import LAUNCHERS, Launcher, Slurm
 from dcem_lab.commands.overrides import read_config, read_options, read_sweep
 from dcem_lab.commands.parser import Parser
 from dcem_lab.commands.settings_help import settings_help
+from dcem_lab.commands.sweep import sweep
 from dcem_lab.runs import CheckpointError, Interrupted, Run, RunError, read_record
-from dcem_lab.runs.config import changed, meant_by, to_json, variant
+from dcem_lab.runs.config import changed, flatten, meant_by, to_json, variant
 from dcem_lab.runs.settings import Settings, known_settings, setting
 
 _DESCRIPTION = """\
@@ -78,8 +79,6 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{job.folder(config, given.multirun)}\n{json.dumps(to_json(config), indent=1)}")
         return DONE
     if given.multirun:
-        from dcem_lab.commands.sweep import sweep
-
         return sweep(job, launcher, configs)
     return {"finished": DONE, "interrupted": INTERRUPTED, "failed": FAILED}[job.run(configs[0])]
 
@@ -211,8 +210,8 @@ def _sort(words: Sequence[str], module: Any, multirun: bool) -> tuple[Options, L
         if equals and key in (*_names(Options), *_names(kind)):
             continue
         if equals and key == "from":  # commas in the name of a folder do not make a list
-            whole = multirun or value.startswith(("'", '"'))
-            settings.append(f"source={value if whole else repr(value)}")
+            as_given = multirun or value.startswith(("'", '"'))
+            settings.append(f"source={value if as_given else repr(value)}")
             continue
         owner = next((name for name, other in LAUNCHERS.items() if key in _names(other)), None)
         if owner and not meant_by(key, known_settings(module.Config)):
@@ -227,7 +226,8 @@ def _names(settings: Any) -> list[str]:
 
 def _check(module: Any, config: Any, on_this_machine: bool) -> None:
     """What a config cannot check by itself: the device, and what the experiment's own `check` looks at."""
-    if on_this_machine and getattr(config, "device", None) == "cuda":
+    devices = [value for key, value in flatten(config).items() if key.split(".")[-1] == "device"]
+    if on_this_machine and "cuda" in devices:
         import torch
 
         if not torch.cuda.is_available():

@@ -74,6 +74,8 @@ def type_text(kind: Any) -> str:
     """How to say what a field takes: `int`, `float or null`, `dcem or gd` (an enum), `[int, ...]`."""
     if kind is type(None):
         return "null"
+    if kind is bool:
+        return "true or false"
     if kind is Path:
         return "a path"
     if _is_enum(kind):
