@@ -145,16 +145,16 @@ def test_a_process_that_starts_after_the_stop_is_told():
 
 
 def test_on_all_cores_a_killed_run_takes_no_other_with_it():
-    words = ["updates=200", "pause=0.01", "seed=0,1", "-m"]
+    words = ["updates=100000,300,301", "pause=0.01", "-m"]
     process = start(*words, "launcher=joblib", "jobs=2")
-    for seed in (0, 1):
-        wait_for(Path("runs", TOY, "updates=200,pause=0.01", f"seed{seed}", "log.jsonl"), '"loss"')
-    os.kill(workers(process.pid)[0], signal.SIGKILL)
-    shown, errors = process.communicate(timeout=60)
+    folder = Path("runs", TOY, "updates=100000,pause=0.01", "seed0")
+    wait_for(folder / "log.jsonl", '"loss"')
+    [victim] = [pid for pid in workers(process.pid) if holds(pid, folder / ".lock")]
+    os.kill(victim, signal.SIGKILL)
+    shown, errors = process.communicate(timeout=90)
     assert process.returncode == 1
     assert "the launcher joblib failed: processes ended with exit codes -9" in errors
-    assert sorted(statuses(shown)) == ["finished", "running"]
-    assert dcem(*words) == 0, "the same command does the rest, also without a launcher"
+    assert statuses(shown) == ["running", "finished", "finished"]
 
 
 def test_on_all_cores_a_sweep_ends_with_its_time():
@@ -170,3 +170,8 @@ def workers(parent: int) -> list[int]:
     threads = Path(f"/proc/{parent}/task").glob("*/children")
     children = [int(child) for path in threads for child in path.read_text().split()]
     return [child for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def holds(pid: int, path: Path) -> bool:
+    """Whether the process has the file open."""
+    return any(link.exists() and link.samefile(path) for link in Path(f"/proc/{pid}/fd").iterdir())
