@@ -16,8 +16,10 @@ import pytest
 import dcem_lab
 from dcem_lab import cli, experiments
 from dcem_lab.commands.exits import EXIT_CODES
-from dcem_lab.commands.overrides import field_types
+from dcem_lab.commands.launchers import LAUNCHERS
 from dcem_lab.commands.train import Options
+from dcem_lab.runs.config import meant_by
+from dcem_lab.runs.settings import known_settings
 
 matplotlib = pytest.importorskip("matplotlib")
 from dcem_lab.report import documents  # noqa: E402 (needs matplotlib)
@@ -189,12 +191,14 @@ def check(line: str) -> None:
     if "." in experiment:  # a module of the reader's
         return
     loaded = experiments.load(experiment)
-    known = {*field_types(loaded.Config), *Options.__dataclass_fields__}
-    known |= {"from"} if "source" in known else set()
+    settings = known_settings(loaded.Config)
+    launcher = next((word for word in rest if word.startswith("launcher=")), "launcher=local").split("=")[1]
+    options = {*Options.__dataclass_fields__, *LAUNCHERS[launcher].__dataclass_fields__}
     for word in rest:
         key = word.split("=")[0]
-        if not word.startswith("-") and not key.startswith(("hydra/", "hydra.")):
-            assert key in known, f"{line}: no setting {key}"
+        if not word.startswith("-") and key not in options:
+            name = "source" if key == "from" else key
+            assert len(meant_by(name, settings)) == 1, f"{line}: no setting {key}"
         if key == "preset":
             assert word.split("=")[1] in loaded.PRESETS, line
 

@@ -2,9 +2,10 @@
 
 An experiment is a module with three names:
 
-- `Config`: a frozen dataclass with a default for every field, `seed: int` among them, whose `__post_init__`
-  checks ranges and combinations (`dcem_lab.runs.require` words the errors);
-- `PRESETS`: named changes to the defaults, for example `{"tiny": {"updates": 20}}`;
+- `Config`: a frozen dataclass with a default for every field, `seed: int` among them. As a subclass of
+  `dcem_lab.runs.settings.Settings` it has ranges beside its fields; combinations it checks in `__post_init__`
+  (`dcem_lab.runs.require` words the errors);
+- `PRESETS`: named changes to the defaults, for example `{"tiny": {"updates": 20, "planner.samples": 10}}`;
 - `run(config, run)`: does the work, with `run: dcem_lab.runs.Run` for the loop, the log and the checkpoints;
 
 and, where a config must be held against more than itself (does the task exist?), a fourth: `check(config)`,

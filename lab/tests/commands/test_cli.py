@@ -1,6 +1,8 @@
 """The command line: what it refuses and how, what it runs, how it stops and goes on."""
 
+import dataclasses
 import importlib
+import itertools
 import os
 import re
 import shlex
@@ -13,8 +15,13 @@ from pathlib import Path
 import pytest
 
 from dcem_lab import cli, experiments
-from dcem_lab.commands import bench, exits, overrides
+from dcem_lab.commands import bench, exits, overrides, train, values
+from dcem_lab.commands.launchers import LAUNCHERS
+from dcem_lab.commands.settings_help import descriptions
 from dcem_lab.runs import load_checkpoint, read_record, read_records
+from dcem_lab.runs.config import changed, short_name
+from dcem_lab.runs.settings import Settings, known_settings, setting
+from toy import experiment
 from toy.command import TOY, dcem, start, wait_for
 from toy.experiment import Config, Inner, Method
 
@@ -34,14 +41,14 @@ def empty_folder(tmp_path, monkeypatch):
             ["lrr=1"],
             "there is no setting 'lrr'; did you mean lr? settings: seed, updates, lr, method, hidden",
         ),
-        (["dropout=1"], "did you mean inner.dropout?"),
+        (["dropuot=1"], "did you mean inner.dropout?"),
         (["inner.dropuot=1"], "did you mean inner.dropout?"),
         (["time_limt=1"], "did you mean time_limit?"),
         (["form=x"], "did you mean from?"),
         (["inner=3"], "there is no setting 'inner'"),
         (["lr=abc"], "lr must be float, got abc"),
-        (["lr=-1"], "lr must be positive, got -1.0"),
-        (["lr=nan"], "lr must be positive, got nan"),
+        (["lr=-1"], "lr must be above 0, got -1.0"),
+        (["lr=nan"], "lr must be above 0, got nan"),
         (["lr=null"], "lr must be float, got null"),
         (["lr=???"], "lr must be float, got ???"),
         (["lr=${nope}"], "lr must be float, got ${nope}"),
@@ -51,37 +58,44 @@ def empty_folder(tmp_path, monkeypatch):
         (["seed=4294967296"], "seed must be from 0 to 4294967295, got 4294967296"),
         (["hidden=3"], "hidden must be [int, ...], got 3"),
         (["hidden=[3,x]"], "hidden must be [int, ...], got [3,x]"),
-        (["hidden=[]"], "hidden must be at least one layer"),
+        (["hidden=[]"], "hidden must be one or more values at least 1, got ()"),
+        (["hidden=[4,0]"], "hidden must be one or more values at least 1, got (4, 0)"),
+        (["hidden=[[4]]"], "hidden must be [int, ...], got [[4]]"),
         (["method=LBFGS"], "method must be ADAM or SGD, got LBFGS"),
-        (["inner.dropout=1"], "inner.dropout must be from 0 to below 1, got 1.0"),
+        (["method='ADAM'"], "method must be ADAM or SGD, got 'ADAM'"),
+        (["inner.dropout=1"], "inner.dropout must be at least 0 and below 1, got 1.0"),
+        (["dropout=1"], "inner.dropout must be at least 0 and below 1, got 1.0"),
+        (["dropout=x"], "inner.dropout must be float, got x"),
         (["note=[1]"], "note must be str or null, got [1]"),
         (["seed=1,2"], "seed=1,2 lists several values; add -m"),
-        (["+new=3"], "'+new=3' must be key=value: settings can be changed, not added or removed"),
+        (["seed=range(2)"], "seed=range(2) lists several values; add -m"),
+        (["+new=3"], "there is no setting '+new'"),
         (["~lr"], "'~lr' must be key=value"),
         (["lr"], "'lr' must be key=value"),
-        (["lr==3"], "'lr==3' must be key=value"),
+        (["lr==3"], "lr must be float, got =3"),
+        (["lr="], "lr must be float, got nothing"),
         (["_target_=os.system"], "there is no setting '_target_'"),
         (["preset=huge"], "preset must be one of tiny, got huge"),
-        (["time_limit=-1"], "time_limit must be a positive number of seconds, got -1"),
-        (["time_limit=nan"], "time_limit must be a positive number of seconds, got nan"),
-        (["run_dir="], "run_dir must name a folder"),
+        (["time_limit=-1"], "time_limit must be above 0, got -1.0"),
+        (["time_limit=nan"], "time_limit must be above 0, got nan"),
+        (["time_limit=soon"], "time_limit must be float or null, got soon"),
+        (["run_dir="], "run_dir must be a path or null, got nothing"),
         (["tensorboard=maybe"], "tensorboard must be true or false, got maybe"),
-        (["hydra/launcher=joblib"], "hydra/launcher=joblib is for sweeps; add -m"),
-        (
-            ["hydra.run.dir=/tmp", "-m"],
-            "hydra.run.dir=/tmp must be hydra/launcher=NAME or hydra.launcher.KEY=VALUE",
-        ),
-        (["hydra.launcher._target_=os.system", "-m"], "must be hydra/launcher=NAME"),
-        (["+hydra.callbacks.x._target_=os.system", "-m"], "must be hydra/launcher=NAME"),
-        (
-            ["hydra/launcher=cloud", "-m"],
-            "hydra/launcher must be one of basic, joblib, submitit_local, submitit_slurm",
-        ),
-        (["hydra/launcher=joblib", "hydra.launcher.njobs=2", "-m"], "Key 'njobs' not in"),
-        (["lr=0.1,-1", "-m"], "lr must be positive, got -1.0"),
+        (["launcher=joblib"], "launcher=joblib is for sweeps; add -m"),
+        (["launcher=cloud", "-m"], "launcher must be one of local, joblib, slurm, got 'cloud'"),
+        (["jobs=2", "-m"], "jobs=2 needs launcher=joblib"),
+        (["launcher=slurm", "jobs=2", "-m"], "jobs=2 needs launcher=joblib"),
+        (["launcher=joblib", "jobs=0", "-m"], "jobs must be at least 1, got 0"),
+        (["launcher=joblib", "job=2", "-m"], "there is no setting 'job'; did you mean jobs?"),
+        (["launcher=slurm", "timeout_min=long", "-m"], "timeout_min must be int, got long"),
+        (["launcher=slurm", "timeout_min=1", "-m"], "signal_delay_s must be less than timeout_min, got 120"),
+        (["launcher._target_=os.system", "-m"], "there is no setting 'launcher._target_'"),
+        (["lr=0.1,-1", "-m"], "lr must be above 0, got -1.0"),
         (["lr=0.1,x", "-m"], "lr must be float, got x"),
         (["lr=0.1,0.10", "-m"], "the sweep asks for the same run more than once"),
-        (["lr=interval(0,1)", "-m"], "the sweep cannot be run"),
+        (["lr=interval(0,1)", "-m"], "lr must be float, got interval(0,1)"),
+        (["seed=range(0)", "-m"], "seed=range(0) lists no values"),
+        (["seed=range(0,3,0)", "-m"], "seed=range(0,3,0) lists no values"),
     ],
 )
 def test_a_bad_command_is_one_sentence_and_writes_nothing(words, message, tmp_path, capsys):
@@ -131,8 +145,8 @@ def test_every_registered_experiment_keeps_the_contract():
     for name in experiments.EXPERIMENTS:
         module = experiments.load(name)
         for changes in ({}, *module.PRESETS.values()):
-            config = module.Config(**changes)
-            assert overrides.Settings(config).config([]) == config
+            config = changed(module.Config(), changes)
+            assert overrides.read_config(config, []) == config
 
 
 def test_a_missing_package_is_named(monkeypatch, capsys):
@@ -160,8 +174,9 @@ def test_help_is_complete(capsys):
         "run_dir=",
         "time_limit=",
         "-m",
-        "joblib",
-        "submitit_slurm",
+        "launcher=joblib",
+        "launcher=slurm",
+        *itertools.chain(*map(field_names, LAUNCHERS.values())),
         "examples:",
         "exit codes:",
     ]:
@@ -202,24 +217,23 @@ def test_the_version_is_known(capsys):
     assert re.match(r"dcem \S+", capsys.readouterr().out)
 
 
-def test_help_explains_every_setting_of_the_control_suite(capsys):
-    for name in ("planet", "embed", "ppo"):
+def test_help_explains_every_setting(capsys):
+    for name in experiments.EXPERIMENTS:
         assert cli.main(["train", name, "--help"]) == 0
         shown = capsys.readouterr().out.split("with their defaults:")[1]
-        settings, presets = shown.split("presets:")
-        # A type in parentheses, then words about it.
-        unexplained = re.findall(r"^  (\S+=\S*) +\([^)]*\)$", settings, re.MULTILINE)
-        assert unexplained == []
-        assert "preset=tiny: " in presets
+        config_type = experiments.load(name).Config
+        assert set(known_settings(config_type)) - set(dict(descriptions(config_type))) == set()
+        assert "preset=tiny: " in shown.split("presets:")[1]
         assert max(map(len, shown.splitlines())) <= 110
 
 
 def test_help_of_an_experiment_lists_its_settings(capsys):
     assert cli.main(["train", TOY, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"lr=0.01 +\(float\)", shown)
+    assert re.search(r"lr=0.01 +\(float, above 0\)", shown)
+    assert re.search(r"hidden=\[8,8\] +\(\[int, ...\], one or more values at least 1\)", shown)
     assert re.search(r"method=ADAM +\(ADAM or SGD\)", shown)
-    assert re.search(r"inner.dropout=0.2 +\(float\)", shown)
+    assert re.search(r"inner.dropout=0.2 +\(float, at least 0 and below 1\)", shown)
     assert "preset=tiny: updates=5, hidden=[4]" in shown
     assert "A straight line fitted to noise." in shown
 
@@ -228,19 +242,91 @@ def test_help_of_an_experiment_lists_its_settings(capsys):
 
 
 def test_settings_become_the_dataclass():
-    settings = overrides.Settings(Config(updates=5, hidden=(4,)))
-    assert settings.config([]) == Config(updates=5, hidden=(4,))
+    base = Config(updates=5, hidden=(4,))
+    assert overrides.read_config(base, []) == base
     words = ["lr=1e-3", "hidden=[1,2]", "method=SGD", "inner.dropout=0.5", "note='a, b'", "updates=7"]
-    assert settings.config(words) == Config(
+    assert overrides.read_config(base, words) == Config(
         lr=1e-3, hidden=(1, 2), method=Method.SGD, inner=Inner(0.5), note="a, b", updates=7
     )
+    assert overrides.read_config(Config(note="a"), ["note=null"]).note is None
+    assert overrides.read_config(base, ["note='null'"]).note == "null"
+    assert overrides.read_config(base, ["note=${oc.env:HOME}"]).note == "${oc.env:HOME}"
+
+
+def test_a_setting_may_be_named_by_its_end_where_that_means_no_other():
+    @dataclasses.dataclass(frozen=True)
+    class Planner(Settings):
+        samples: int = setting(10, least=1)
+
+    @dataclasses.dataclass(frozen=True)
+    class Agent(Settings):
+        planner: Planner = Planner()
+        seed: int = 5
+
+    @dataclasses.dataclass(frozen=True)
+    class Nested(Settings):
+        seed: int = 0
+        agent: Agent = Agent()
+        evaluation: Planner = Planner()
+
+    def read(*words):
+        return overrides.read_config(Nested(), words)
+
+    assert read("planner.samples=3").agent.planner.samples == 3
+    assert read("seed=3") == Nested(seed=3)
+    for words, message in (
+        (["samples=3"], "'samples' is ambiguous: it may be agent.planner.samples or evaluation.samples"),
+        (["planner.samples=0"], "agent.planner.samples must be at least 1, got 0"),
+        (["ner.samples=3"], "there is no setting 'ner.samples'"),
+        (["planner=3"], "there is no setting 'planner'"),
+    ):
+        with pytest.raises(exits.UsageError, match=message):
+            read(*words)
+
+
+def test_a_path_with_commas_is_one_value():
+    [path] = overrides.read_sweep(Config(), ["note='runs/a,lr=0.1/seed0'"])
+    assert path.note == "runs/a,lr=0.1/seed0"
+    given = ["from=runs/it's,lr=0.1/seed0"]
+    _, _, words = train._sort(given, experiment, multirun=False)
+    assert words == ['source="runs/it\'s,lr=0.1/seed0"']
+    assert values.read(words[0].partition("=")[2], str) == "runs/it's,lr=0.1/seed0"
+    assert train._sort(["from=a,b"], experiment, multirun=True)[2] == ["source=a,b"]
+
+
+def test_a_device_that_is_not_there_is_refused_wherever_it_is_set(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Loop:
+        device: str = "auto"
+
+    @dataclasses.dataclass(frozen=True)
+    class Nested:
+        loop: Loop = Loop()
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    train._check(None, Nested(), on_this_machine=True)
+    train._check(None, Nested(Loop("cuda")), on_this_machine=False)
+    with pytest.raises(exits.UsageError, match="there is no CUDA device, got cuda"):
+        train._check(None, Nested(Loop("cuda")), on_this_machine=True)
+
+
+def test_no_experiment_has_a_setting_that_the_command_line_takes_for_itself():
+    taken = {"from", *field_names(train.Options), *itertools.chain(*map(field_names, LAUNCHERS.values()))}
+    for name in experiments.EXPERIMENTS:
+        keys = known_settings(experiments.load(name).Config)
+        assert not taken & {short_name(key, keys) for key in keys}
+
+
+def field_names(config_type):
+    return [field.name for field in dataclasses.fields(config_type)]
 
 
 def test_a_sweep_is_the_product_in_order():
-    configs = overrides.Settings(Config()).sweep(["seed=range(2)", "lr=0.1,0.2", "hidden=[1],[2,3]"])
+    configs = overrides.read_sweep(Config(), ["seed=range(2)", "lr=0.1, 0.2", "hidden=[1],[2,3]"])
     assert [(config.seed, config.lr, config.hidden) for config in configs] == [
         (seed, lr, hidden) for seed in (0, 1) for lr in (0.1, 0.2) for hidden in ((1,), (2, 3))
     ]
+    assert [config.seed for config in overrides.read_sweep(Config(), ["seed=range(1,6,2)"])] == [1, 3, 5]
 
 
 def test_a_run_has_its_folder_and_is_not_done_twice(tmp_path, capsys):

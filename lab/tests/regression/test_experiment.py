@@ -185,10 +185,10 @@ def test_every_preset_is_a_config():
     [
         ({"updates": 0}, "updates must be at least 1, got 0"),
         ({"tau": -1.0}, "tau must be at least 0, got -1.0"),
-        ({"n_elite": 101}, "n_elite must be from 1 to n_samples, got 101"),
+        ({"n_elite": 101}, "n_elite must be at most n_samples, got 101"),
         ({"n_iters_spread": 10}, "n_iters_spread must be below n_iters, got 10"),
         ({"eval_iters": 9}, "eval_iters must be at least n_iters, got 9"),
-        ({"lr": math.nan}, "lr must be positive, got nan"),
+        ({"lr": math.nan}, "lr must be above 0, got nan"),
     ],
 )
 def test_says_what_is_wrong(changes, message):

@@ -14,7 +14,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from dcem_lab import cli, experiments
-from dcem_lab.commands.overrides import field_types
+from dcem_lab.commands.values import type_text
+from dcem_lab.runs.settings import known_settings
 from reliability.outcome import Outcome
 from reliability.training import dcem
 
@@ -41,7 +42,7 @@ COMBINATIONS = [  # experiment, words, the field to be named
 WRONG = {  # by what a field takes: values that nobody takes
     "int": ["1.5", "abc", "null", "nan", "[1]", "-7", "99999999999999999999"],
     "float": ["abc", "null", "nan", "inf", "-inf", "[1.0]", "-7"],
-    "bool": ["maybe", "1.5", "null"],
+    "true or false": ["maybe", "1.5", "null"],
     "int or null": ["1.5", "abc", "0", "-7"],
     "float or null": ["abc", "nan", "inf", "-7"],
     "[int, ...]": ["3", "[x]", "[1.5]", "[-7]"],
@@ -80,8 +81,8 @@ def cases() -> list[tuple[str, list[str], str]]:
     return [
         (experiment, [f"{field}={value}"], field)
         for experiment in experiments.EXPERIMENTS
-        for field, kind in field_types(experiments.load(experiment).Config).items()
-        for value in _wrong(field, kind)
+        for field, known in known_settings(experiments.load(experiment).Config).items()
+        for value in _wrong(field, type_text(known.type))
     ]
 
 

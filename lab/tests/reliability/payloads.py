@@ -333,8 +333,8 @@ PAYLOADS: dict[str, Callable[[Path], str]] = {
     "model with a billion layers": evaluated("planet", {"model": {"layers": 10**9}}),
     "decoder larger than its weights": evaluated("planet", {"decoder": DECODER}),
     "target on the command line": lambda _: command("train", TOY, "_target_=os.mkdir"),
-    "target for the launcher": lambda _: command("train", TOY, "-m", "hydra.launcher._target_=os.mkdir"),
-    "target in a callback": lambda _: command("train", TOY, "-m", "+hydra.callbacks.x._target_=os.mkdir"),
+    "target for the launcher": lambda _: command("train", TOY, "-m", "launcher._target_=os.mkdir"),
+    "code in a value": lambda _: command("train", TOY, "lr=__import__('os').mkdir('canary')"),
     "config folder on the command line": lambda _: command("train", TOY, "--config-dir=."),
     "interpolation on the command line": lambda _: command("train", TOY, "lr=${oc.env:HOME}"),
 }  # fmt: skip

@@ -19,7 +19,7 @@ start() {
       >/dev/null 2>&1 || cannot "apt-get could not install slurm-wlm and munge"
   fi
   local folder=$1 host cpus memory
-  host=$(hostname -s) cpus=$(nproc)
+  host=$(hostname -s) cpus=$(getconf _NPROCESSORS_ONLN)  # nproc would heed OMP_NUM_THREADS
   memory=$(awk '/MemTotal/ {print int($2 / 1024)}' /proc/meminfo)
   getent hosts "$host" >/dev/null || echo "127.0.0.1 $host" >>/etc/hosts
   mkdir -p "$folder"/{state,spool,munge}

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from dcem_lab.runs import Run, require
+from dcem_lab.runs import Run
+from dcem_lab.runs.settings import Settings, setting
 
 
 class Method(enum.Enum):
@@ -21,34 +22,26 @@ class Method(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Inner:
+class Inner(Settings):
     """Nested settings."""
 
-    dropout: float = 0.2
-
-    def __post_init__(self) -> None:
-        require(0 <= self.dropout < 1, "inner.dropout", self.dropout, "from 0 to below 1")
+    dropout: float = setting(0.2, least=0, below=1)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """A straight line fitted to noise."""
 
     seed: int = 0
-    updates: int = 40
-    lr: float = 0.01
+    updates: int = setting(40, least=1)
+    lr: float = setting(0.01, above=0)
     method: Method = Method.ADAM
-    hidden: tuple[int, ...] = (8, 8)
+    hidden: tuple[int, ...] = setting((8, 8), least=1, some=True)
     inner: Inner = Inner()
     note: str | None = None
     pause: float = 0.0
     save_every: float = 60.0
     fail_at: int = -1
-
-    def __post_init__(self) -> None:
-        require(self.updates >= 1, "updates", self.updates, "at least 1")
-        require(self.lr > 0, "lr", self.lr, "positive")
-        require(len(self.hidden) > 0, "hidden", self.hidden, "at least one layer")
 
 
 PRESETS: dict[str, dict[str, object]] = {"tiny": {"updates": 5, "hidden": (4,)}}

@@ -25,8 +25,9 @@ from dcem.systems.cartpole import Cartpole
 from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.scores import CostOf, Score, planned_cost, scores, write_scores
 from dcem_lab.cartpole.train import HORIZON
-from dcem_lab.runs import Run, RunError, read_record, require
+from dcem_lab.runs import Run, RunError, read_record
 from dcem_lab.runs.files import write_bytes
+from dcem_lab.runs.settings import Settings, setting
 
 # N, k, T and how many draws to average over: the nearly optimal one is slow and hardly varies.
 EXPERTS = {
@@ -40,31 +41,30 @@ SCORES = "baselines.csv"
 
 
 @dataclass(frozen=True)
-class Config:
-    """plans: expert plans that PCA and autoencoders learn from; experts: which ones to score.
+class Config(Settings):
+    """Experts, PCA and autoencoders of expert plans.
 
-    updates, batch, lr: of an autoencoder; one for each of latent_dims and seeds.
+    seed: of the states that the experts plan from.
+    experts: which ones to score.
+    plans: expert plans that PCA and autoencoders learn from.
+    grid: points along a side of the grid that PCA is searched on.
+    latent_dims, seeds: an autoencoder for each combination.
+    updates, batch, lr: of an autoencoder's training.
+    states: initial states that a score is the mean over.
+    draws: the most solves that a score is the mean over.
     """
 
     seed: int = 0
-    experts: tuple[str, ...] = tuple(EXPERTS)
-    plans: int = 4000
-    grid: int = 200
-    latent_dims: tuple[int, ...] = (2, 8, 16)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    updates: int = 2000
-    batch: int = 256
-    lr: float = 1e-3
-    states: int = 100
-    draws: int = 8
-
-    def __post_init__(self) -> None:
-        for name in ("plans", "grid", "updates", "batch", "states", "draws"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        require(set(self.experts) <= set(EXPERTS), "experts", self.experts, f"some of {list(EXPERTS)}")
-        require(min(self.latent_dims, default=1) >= 1, "latent_dims", self.latent_dims, "at least 1")
-        require(min(self.seeds, default=0) >= 0, "seeds", self.seeds, "at least 0")
-        require(self.lr > 0, "lr", self.lr, "positive")
+    experts: tuple[str, ...] = setting(tuple(EXPERTS), among=EXPERTS)
+    plans: int = setting(4000, least=1)
+    grid: int = setting(200, least=1)
+    latent_dims: tuple[int, ...] = setting((2, 8, 16), least=1)
+    seeds: tuple[int, ...] = setting((0, 1, 2), least=0)
+    updates: int = setting(2000, least=1)
+    batch: int = setting(256, least=1)
+    lr: float = setting(1e-3, above=0)
+    states: int = setting(100, least=1)
+    draws: int = setting(8, least=1)
 
 
 PRESETS: dict[str, dict[str, object]] = {

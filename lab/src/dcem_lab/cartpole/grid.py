@@ -21,23 +21,28 @@ from dcem_lab.cartpole.train import Member, Training
 from dcem_lab.runs import Run, RunError, read_record, read_records, require
 from dcem_lab.runs.files import write_bytes, write_csv
 from dcem_lab.runs.folder import LOG
+from dcem_lab.runs.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
-    """The product of latent_dims, taus (all positive, or 0 alone) and seeds; seed: of the random states."""
+    """A decoder for every combination of latent dimension, temperature and seed.
 
-    latent_dims: tuple[int, ...] = (2, 8, 16)
-    taus: tuple[float, ...] = (1.0, 0.1)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    latent_dims: sizes of the latent space.
+    taus: temperatures of DCEM, all positive, or 0 alone for vanilla CEM.
+    seeds: of the first weights.
+    seed: of the random states.
+    """
+
+    latent_dims: tuple[int, ...] = setting((2, 8, 16), least=1, some=True)
+    taus: tuple[float, ...] = setting((1.0, 0.1), least=0, some=True)
+    seeds: tuple[int, ...] = setting((0, 1, 2), least=0, some=True)
     seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(min(self.latent_dims, default=0) >= 1, "latent_dims", self.latent_dims, "one or more, >= 1")
-        require(min(self.seeds, default=-1) >= 0, "seeds", self.seeds, "one or more, >= 0")
-        positive = min(self.taus, default=0) > 0
-        require(positive or set(self.taus) == {0}, "taus", self.taus, "all positive, or 0 alone")
+        alike = min(self.taus) > 0 or max(self.taus) == 0
+        require(alike, "taus", self.taus, "all positive, or 0 alone")
 
     @property
     def members(self) -> list[Member]:

@@ -22,6 +22,7 @@ from dcem.systems.cartpole import Cartpole
 from dcem_lab import pretrained
 from dcem_lab.cartpole.stack import DecoderStack
 from dcem_lab.runs import Run, require
+from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.training.members import MemberAdam, Plateau
 
 HORIZON = 20
@@ -29,39 +30,41 @@ VALIDATION_SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Settings):
     """Everything that the members of an ablation share; the defaults are the paper's.
 
-    updates are made one after the other, each from `states_per_update` random initial states. Every
-    `validate_every` updates the controller is tried on `validation_states` fixed ones, always with the same
-    noise; its learning rate is halved when that has not helped for `patience` times in a row.
-    compile fuses the objective with torch.compile: about a minute to start, then several times faster.
+    updates: in all.
+    states_per_update: random initial states in an update.
+    lr: learning rate of Adam.
+    max_grad_norm: the most that a gradient's norm may be.
+    validate_every: updates between validations, which have the same states and noise each time.
+    validation_states: initial states in a validation.
+    patience: validations without progress before the learning rate is halved.
+    n_samples, n_elite, n_iters: of DCEM in the latent space.
+    sigma: first standard deviation of DCEM.
+    hidden: widths of the decoder.
+    compile: fuse the objective with torch.compile, about a minute to start, then several times faster.
+    device: auto takes CUDA where there is a device.
     """
 
-    updates: int = 100_000
-    states_per_update: int = 1
-    lr: float = 5e-4
-    max_grad_norm: float = 1.0
-    validate_every: int = 100
-    validation_states: int = 100
-    patience: int = 20
-    n_samples: int = 100
-    n_elite: int = 10
-    n_iters: int = 10
-    sigma: float = 0.5
-    hidden: tuple[int, ...] = (256, 256, 256)
+    updates: int = setting(100_000, least=1)
+    states_per_update: int = setting(1, least=1)
+    lr: float = setting(5e-4, above=0)
+    max_grad_norm: float = setting(1.0, above=0)
+    validate_every: int = setting(100, least=1)
+    validation_states: int = setting(100, least=1)
+    patience: int = setting(20, least=0)
+    n_samples: int = setting(100, least=1)
+    n_elite: int = setting(10, least=1)
+    n_iters: int = setting(10, least=1)
+    sigma: float = setting(0.5, above=0)
+    hidden: tuple[int, ...] = setting((256, 256, 256), least=1)
     compile: bool = True
-    device: str = "auto"
+    device: str = setting("auto", among=("auto", "cpu", "cuda"))
 
     def __post_init__(self) -> None:
-        for name in ("updates", "states_per_update", "validate_every", "validation_states", "n_iters"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("lr", "max_grad_norm", "sigma"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "positive")
-        require(1 <= self.n_elite <= self.n_samples, "n_elite", self.n_elite, "from 1 to n_samples")
-        require(self.patience >= 0, "patience", self.patience, "at least 0")
-        require(min(self.hidden, default=1) >= 1, "hidden", self.hidden, "positive sizes")
-        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
+        super().__post_init__()
+        require(self.n_elite <= self.n_samples, "n_elite", self.n_elite, "at most n_samples")
 
     @property
     def torch_device(self) -> torch.device:
@@ -71,16 +74,16 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
-    """One decoder. latent_dim: size of the latent space; tau: temperature of DCEM, 0 for vanilla CEM."""
+    """One decoder; the defaults are the paper's.
 
-    latent_dim: int = 2
-    tau: float = 1.0
+    latent_dim: size of the latent space.
+    tau: temperature of DCEM, 0 for vanilla CEM.
+    seed: of its first weights and of the random states.
+    """
+
+    latent_dim: int = setting(2, least=1)
+    tau: float = setting(1.0, least=0)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.latent_dim >= 1, "latent_dim", self.latent_dim, "at least 1")
-        require(self.tau >= 0, "tau", self.tau, "at least 0")
 
 
 SMALL: dict[str, object] = {

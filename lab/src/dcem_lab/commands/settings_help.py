@@ -1,4 +1,4 @@
-"""The settings of an experiment as help: defaults, types, what each is for, and what the presets change."""
+"""The settings of an experiment as help: defaults, types, ranges, what each is for, what presets change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from dcem_lab.runs.config import flatten, to_json
+from dcem_lab.commands.values import type_text
+from dcem_lab.runs.config import changed, flatten, to_json
+from dcem_lab.runs.settings import Known, known_settings
 
 WIDTH = 110
 _INDENT = 30
@@ -18,12 +20,13 @@ _INDENT = 30
 _ENTRY = re.compile(r"(\s*)([a-z]\w*(?:, [a-z]\w*)*): (.+)")
 
 
-def settings_help(name: str, config_type: Any, types: dict[str, str], presets: dict[str, Any]) -> str:
-    """Everything about the settings of the experiment `name`; `types` says what each one takes."""
-    defaults, about = flatten(config_type()), dict(descriptions(config_type))
+def settings_help(name: str, module: Any) -> str:
+    """Everything about the settings of the experiment `name`: those of its Config, and its PRESETS."""
+    config_type, base = module.Config, module.Config()
+    defaults, about = flatten(base), dict(descriptions(config_type))
     lines = [f"\nsettings of {name}, with their defaults:"]
-    for key, value in defaults.items():
-        head = f"  {f'{key}={as_typed(value)}':{_INDENT}}  ({types[key]})"
+    for key, known in known_settings(config_type).items():
+        head = f"  {f'{key}={as_typed(defaults[key])}':{_INDENT}}  ({_allowed(known)})"
         lines += textwrap.wrap(
             f"{head} {about.get(key, '')}".rstrip(),
             WIDTH,
@@ -32,8 +35,12 @@ def settings_help(name: str, config_type: Any, types: dict[str, str], presets: d
             break_on_hyphens=False,
         )
     lines += ["", _summary(config_type), "", "presets:"]
-    for preset, changes in presets.items():
-        lines += _wrapped(f"  preset={preset}: ", ", ".join(_changed(config_type(), changes)))
+    for preset, changes in module.PRESETS.items():
+        changes = flatten(changed(base, changes))
+        lines += _wrapped(
+            f"  preset={preset}: ",
+            ", ".join(f"{key}={as_typed(new)}" for key, new in changes.items() if new != defaults[key]),
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -83,11 +90,12 @@ def _summary(config_type: Any) -> str:
     return "\n".join(kept).strip()
 
 
-def _changed(base: Any, changes: dict[str, Any]) -> Iterator[str]:
-    before = flatten(base)
-    for key, value in flatten(dataclasses.replace(base, **changes)).items():
-        if value != before[key]:
-            yield f"{key}={as_typed(value)}"
+def _allowed(known: Known) -> str:
+    """Type and range; words to choose from say it all."""
+    if known.range is None:
+        return type_text(known.type)
+    text = known.range.text(several=typing.get_origin(known.type) is tuple)
+    return text if known.range.among else f"{type_text(known.type)}, {text}"
 
 
 def _wrapped(head: str, text: str) -> list[str]:

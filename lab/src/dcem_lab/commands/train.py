@@ -11,18 +11,18 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dcem_lab import experiments
 from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, UsageError, missing
+from dcem_lab.commands.launchers import LAUNCHERS, Launcher, Slurm
+from dcem_lab.commands.overrides import read_config, read_options, read_sweep
 from dcem_lab.commands.parser import Parser
 from dcem_lab.commands.settings_help import settings_help
+from dcem_lab.commands.sweep import sweep
 from dcem_lab.runs import CheckpointError, Interrupted, Run, RunError, read_record
-from dcem_lab.runs.config import to_json, variant
-from dcem_lab.runs.record import RECORD
-
-if TYPE_CHECKING:
-    from dcem_lab.commands.overrides import Settings
+from dcem_lab.runs.config import changed, flatten, meant_by, to_json, variant
+from dcem_lab.runs.settings import Settings, known_settings, setting
 
 _DESCRIPTION = """\
 Train an experiment. The run folder is runs/<experiment>/<variant>/seed<k>, named after the settings that
@@ -37,8 +37,11 @@ beside the settings of the experiment:
   tensorboard=false   write no TensorBoard files
 
 sweeps: with -m, key=a,b,c runs every combination; the state of each is listed at the end, and the same
-command runs what is left. hydra/launcher=joblib uses all cores, hydra/launcher=submitit_slurm a SLURM
-cluster; hydra.launcher.KEY=VALUE sets their options (n_jobs; partition, timeout_min, gpus_per_node, ...).
+command runs what is left. Runs follow one another here, unless one of these is given:
+  launcher=joblib     side by side, on all cores or as many as jobs=N says
+  launcher=slurm      on a SLURM cluster, a job each; partition, account, qos, constraint, timeout_min,
+                      gpus_per_node, cpus_per_task, mem_gb, array_parallelism, signal_delay_s and sbatch
+                      say where, how long and with what
 """
 
 _EXAMPLES = """\
@@ -46,9 +49,9 @@ _EXAMPLES = """\
   dcem train cartpole preset=tiny                     see it work
   dcem train cartpole seed=1 time_limit=540           at most nine minutes, then again to go on
   dcem train regression method=gd,dcem seed=0,1,2 -m  six runs, one after the other
-  dcem train regression 'seed=range(8)' -m hydra/launcher=joblib hydra.launcher.n_jobs=4
+  dcem train regression 'seed=range(8)' -m launcher=joblib jobs=4
   dcem train embed from=runs/planet/best/seed0        start from what another run has learned
-  dcem train planet seed=0,1 -m hydra/launcher=submitit_slurm hydra.launcher.timeout_min=240
+  dcem train planet seed=0,1 -m launcher=slurm timeout_min=240
 """
 
 
@@ -57,55 +60,38 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     given = parser.parse_intermixed_args(arguments)
     if given.help:
-        print(parser.format_help() + (_experiment_help(given.experiment) if given.experiment else ""))
+        name = given.experiment
+        print(parser.format_help() + (settings_help(name, load_experiment(name)) if name else ""))
         return DONE
     if given.experiment is None:
         raise UsageError(f"name an experiment: {', '.join(experiments.EXPERIMENTS)}")
     module = load_experiment(given.experiment)
-    options, launcher, words = _sort(given.settings, given.multirun)
-    if launcher and not given.multirun:
-        raise UsageError(f"{launcher[0]} is for sweeps; add -m")
+    options, launcher, words = _sort(given.settings, module, given.multirun)
+    if options.launcher != "local" and not given.multirun:
+        raise UsageError(f"launcher={options.launcher} is for sweeps; add -m")
     job = Job.plan(given.experiment, module, options, shlex.join(["dcem", "train", *arguments]))
-    settings = _settings(job.base)
-    configs = settings.sweep(words) if given.multirun else [settings.config(words)]
-    on_this_machine = not any("slurm" in word for word in launcher)
+    also = [*_names(Options), *_names(launcher), "from"]
+    configs = read_sweep(job.base, words, also) if given.multirun else [read_config(job.base, words, also)]
     for config in configs:
-        _check(module, config, on_this_machine)
+        _check(module, config, on_this_machine=not isinstance(launcher, Slurm))
     if given.dry_run:
         for config in configs:
             print(f"{job.folder(config, given.multirun)}\n{json.dumps(to_json(config), indent=1)}")
         return DONE
     if given.multirun:
-        from dcem_lab.commands.sweep import sweep
-
-        return sweep(job, settings, configs, words, launcher)
+        return sweep(job, launcher, configs)
     return {"finished": DONE, "interrupted": INTERRUPTED, "failed": FAILED}[job.run(configs[0])]
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """What `dcem train` takes beside the settings of the experiment."""
+class Options(Settings):
+    """What `dcem train` takes beside the settings of the experiment and of the launcher."""
 
     preset: str | None = None
     run_dir: Path | None = None
-    time_limit: float | None = None
+    time_limit: float | None = setting(None, above=0)
     tensorboard: bool = True
-
-    @staticmethod
-    def parse(words: dict[str, str]) -> Options:
-        limit, board = words.get("time_limit"), words.get("tensorboard", "true")
-        try:
-            seconds = None if limit is None else float(limit)
-        except ValueError:
-            seconds = 0.0
-        if seconds is not None and not seconds > 0:
-            raise UsageError(f"time_limit must be a positive number of seconds, got {limit}")
-        if board not in ("true", "false"):
-            raise UsageError(f"tensorboard must be true or false, got {board}")
-        if words.get("run_dir") == "":
-            raise UsageError("run_dir must name a folder, got nothing")
-        folder = Path(words["run_dir"]) if "run_dir" in words else None
-        return Options(words.get("preset"), folder, seconds, board == "true")
+    launcher: str = setting("local", among=LAUNCHERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +109,7 @@ class Job:
         presets = module.PRESETS
         if options.preset is not None and options.preset not in presets:
             raise UsageError(f"preset must be one of {', '.join(presets) or '(none)'}, got {options.preset}")
-        base = module.Config(**(presets[options.preset] if options.preset else {}))
+        base = changed(module.Config(), presets[options.preset] if options.preset else {})
         deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
         return Job(experiment, options, base, command, deadline)
 
@@ -135,6 +121,16 @@ class Job:
             return self.options.run_dir
         root = self.options.run_dir or Path("runs", self.experiment)
         return root / self.variant(config) / f"seed{config.seed}"
+
+    def is_finished(self, config: Any, of_sweep: bool = False) -> bool:
+        try:
+            record = read_record(self.folder(config, of_sweep))
+        except RunError:  # not begun; or not readable, which the run will say
+            return False
+        return record.get("status") == "finished" and record.get("config") == to_json(config)
+
+    def is_out_of_time(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
 
     def run(self, config: Any, of_sweep: bool = False) -> str:
         """Run one config, or go on with it; returns `finished`, `interrupted` or `failed`."""
@@ -151,7 +147,7 @@ class Job:
             bar=False if of_sweep else None,
         )
         try:
-            if _is_finished(folder, config):
+            if self.is_finished(config, of_sweep):
                 _say(f"already finished: {folder} (delete it to run it again)")
                 return "finished"
             with run:
@@ -203,48 +199,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _experiment_help(name: str) -> str:
-    module = load_experiment(name)
-    settings = _settings(module.Config())
-    return settings_help(name, module.Config, settings.fields, module.PRESETS)
-
-
-def _sort(words: Sequence[str], multirun: bool) -> tuple[Options, list[str], list[str]]:
-    """The words of the command line: our options, those for the launcher, settings of the experiment."""
-    options: dict[str, str] = {}
-    launcher, settings = [], []
+def _sort(words: Sequence[str], module: Any, multirun: bool) -> tuple[Options, Launcher, list[str]]:
+    """The words of the command line: our options, those of the launcher, settings of the experiment."""
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    options = read_options(Options(), {key: given[key] for key in _names(Options) if key in given})
+    kind, settings = LAUNCHERS[options.launcher], []
+    launcher = read_options(kind(), {key: given[key] for key in _names(kind) if key in given})
     for word in words:
         key, equals, value = word.partition("=")
-        if key in {field.name for field in dataclasses.fields(Options)} and equals:
-            options[key] = value
-        elif key.lstrip("+~").startswith(("hydra/", "hydra.")):
-            launcher.append(word)
-        elif key == "from" and equals:
-            settings.append(f"source={_path(value, multirun)}")
-        else:
-            settings.append(word)
-    return Options.parse(options), launcher, settings
+        if equals and key in (*_names(Options), *_names(kind)):
+            continue
+        if equals and key == "from":  # commas in the name of a folder do not make a list
+            as_given = multirun or value.startswith(("'", '"'))
+            settings.append(f"source={value if as_given else repr(value)}")
+            continue
+        owner = next((name for name, other in LAUNCHERS.items() if key in _names(other)), None)
+        if owner and not meant_by(key, known_settings(module.Config)):
+            raise UsageError(f"{word} needs launcher={owner}")
+        settings.append(word)
+    return options, launcher, settings
 
 
-def _path(value: str, multirun: bool) -> str:
-    """Commas and equals signs in the name of a run folder mean something to Hydra; quotes protect them."""
-    if multirun or value[:1] in ("'", '"'):
-        return value
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def _settings(base: Any) -> Settings:
-    try:
-        from dcem_lab.commands.overrides import Settings
-    except ModuleNotFoundError as error:
-        raise missing(error) from error
-    return Settings(base, also=[*(field.name for field in dataclasses.fields(Options)), "from"])
+def _names(settings: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(settings)]
 
 
 def _check(module: Any, config: Any, on_this_machine: bool) -> None:
     """What a config cannot check by itself: the device, and what the experiment's own `check` looks at."""
-    if on_this_machine and getattr(config, "device", None) == "cuda":
+    devices = [value for key, value in flatten(config).items() if key.split(".")[-1] == "device"]
+    if on_this_machine and "cuda" in devices:
         import torch
 
         if not torch.cuda.is_available():
@@ -254,13 +237,6 @@ def _check(module: Any, config: Any, on_this_machine: bool) -> None:
             module.check(config)
         except ValueError as error:
             raise UsageError(str(error)) from error
-
-
-def _is_finished(folder: Path, config: Any) -> bool:
-    if not (folder / RECORD).exists():
-        return False
-    record = read_record(folder)
-    return record.get("status") == "finished" and record.get("config") == to_json(config)
 
 
 def _say(text: str) -> None:

@@ -24,6 +24,7 @@ from dcem import DCEM, Argmin, Gaussian, GradientDescent, Solver, capture
 from dcem_lab.regression.energy import EnergyNetwork
 from dcem_lab.runs import Run, RunError, read_record, read_records, require
 from dcem_lab.runs.files import write_csv
+from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.runs.state import Restorable
 from dcem_lab.training.members import MemberAdam, Plateau
 
@@ -34,56 +35,58 @@ class Method(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """Settings of the regression; the defaults are the paper's.
 
-    method: what solves for ŷ in training: dcem, or gd, unrolled gradient descent.
+    seed: the first of them.
     seeds: how many seeds train side by side: seed, seed + 1, ...
-    n_iters, n_iters_spread: inner iterations; with a spread, every update takes a random number of them, from
-        n_iters - spread to n_iters + spread.
-    n_samples, n_elite, tau, sigma: of DCEM; sigma also spreads the further starting points of gd.
-    step_size, starts: of gd; with several starting points, the one of lowest energy is the answer.
-    updates, updates_per_point, batch: every `updates_per_point` updates, each seed draws `batch` new points.
-    patience: measurements (every `eval_every` updates) without progress before the learning rate is halved.
-    eval_iters, eval_draws: after training, the iterations to go up to and the solves to average over.
+    method: what solves for ŷ in training: dcem, or gd, unrolled gradient descent.
+    n_iters: inner iterations in training.
+    n_iters_spread: if positive, every update takes a random number of them, up to so many fewer or more.
+    n_samples, n_elite, tau: of DCEM.
+    sigma: first standard deviation of DCEM; of gd, the spread of its further starting points.
+    step_size: of gd.
+    starts: of gd; with several starting points, the one of lowest energy is the answer.
+    hidden: widths of the energy network.
+    points: of the data, equally spaced.
+    updates: in all.
+    updates_per_point: updates on the same points, before each seed draws others.
+    batch: points in an update.
+    lr: learning rate of Adam.
+    clip: the most that a gradient's norm may be.
+    patience: measurements without progress before the learning rate is halved.
+    eval_every: updates between measurements.
+    eval_iters: after training, the iterations to go up to.
+    eval_draws: after training, the solves to average over.
     """
 
     seed: int = 0
-    seeds: int = 3
+    seeds: int = setting(3, least=1)
     method: Method = Method.dcem
-    n_iters: int = 10
-    n_iters_spread: int = 0
-    n_samples: int = 100
-    n_elite: int = 10
-    tau: float = 1.0
-    sigma: float = 7.0
-    step_size: float = 0.1
-    starts: int = 1
-    hidden: tuple[int, ...] = (128, 128, 128)
-    points: int = 100
-    updates: int = 100_000
-    updates_per_point: int = 3
-    batch: int = 1
-    lr: float = 1e-3
-    clip: float = 1.0
-    patience: int = 20
-    eval_every: int = 200
-    eval_iters: int = 30
-    eval_draws: int = 10
+    n_iters: int = setting(10, least=1)
+    n_iters_spread: int = setting(0, least=0)
+    n_samples: int = setting(100, least=1)
+    n_elite: int = setting(10, least=1)
+    tau: float = setting(1.0, least=0)
+    sigma: float = setting(7.0, above=0)
+    step_size: float = setting(0.1, above=0)
+    starts: int = setting(1, least=1)
+    hidden: tuple[int, ...] = setting((128, 128, 128), least=1, some=True)
+    points: int = setting(100, least=2)
+    updates: int = setting(100_000, least=1)
+    updates_per_point: int = setting(3, least=1)
+    batch: int = setting(1, least=1)
+    lr: float = setting(1e-3, above=0)
+    clip: float = setting(1.0, above=0)
+    patience: int = setting(20, least=1)
+    eval_every: int = setting(200, least=1)
+    eval_iters: int = setting(30, least=1)
+    eval_draws: int = setting(10, least=1)
 
     def __post_init__(self) -> None:
-        positive = ("seeds", "n_iters", "n_samples", "starts", "updates", "updates_per_point", "batch")
-        for name in (*positive, "patience", "eval_every", "eval_draws"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("sigma", "step_size", "lr", "clip"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "positive")
-        require(self.points >= 2, "points", self.points, "at least 2")
-        require(self.tau >= 0, "tau", self.tau, "at least 0")
-        require(0 < self.n_elite <= self.n_samples, "n_elite", self.n_elite, "from 1 to n_samples")
-        require(len(self.hidden) > 0 and min(self.hidden) > 0, "hidden", self.hidden, "positive sizes")
-        require(
-            0 <= self.n_iters_spread < self.n_iters, "n_iters_spread", self.n_iters_spread, "below n_iters"
-        )
+        super().__post_init__()
+        require(self.n_elite <= self.n_samples, "n_elite", self.n_elite, "at most n_samples")
+        require(self.n_iters_spread < self.n_iters, "n_iters_spread", self.n_iters_spread, "below n_iters")
         require(self.eval_iters >= self.n_iters, "eval_iters", self.eval_iters, "at least n_iters")
 
 

@@ -7,6 +7,7 @@ import enum
 import hashlib
 import math
 import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,56 @@ def flatten(config: Any) -> dict[str, Any]:
     return flat
 
 
+def changed(config: Any, changes: Mapping[str, Any], group: str = "") -> Any:
+    """`config` with other values for some of its dotted settings; a ValueError says their whole names.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Solver:
+    ...     tau: float = 1.0
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Config:
+    ...     seed: int = 0
+    ...     solver: Solver = Solver()
+    >>> changed(Config(), {"solver.tau": 0.5, "seed": 3})
+    Config(seed=3, solver=Solver(tau=0.5))
+    """
+    own: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        name, dot, rest = key.partition(".")
+        if dot:
+            groups.setdefault(name, {})[rest] = value
+        else:
+            own[name] = value
+    for name, inner in groups.items():
+        own[name] = changed(own.get(name, getattr(config, name)), inner, f"{group}{name}.")
+    try:
+        return dataclasses.replace(config, **own)
+    except ValueError as error:
+        named = str(error).split(" ")[0] in {field.name for field in dataclasses.fields(config)}
+        raise ValueError(f"{group if named else ''}{error}") from error
+
+
+def meant_by(name: str, keys: Collection[str]) -> list[str]:
+    """The dotted settings that a name may stand for: itself, or else those that end in it.
+
+    >>> meant_by("samples", ["seed", "planner.samples", "evaluation.samples"])
+    ['planner.samples', 'evaluation.samples']
+    """
+    return [name] if name in keys else [key for key in keys if key.endswith(f".{name}")]
+
+
+def short_name(key: str, keys: Collection[str]) -> str:
+    """The shortest ending of a dotted setting that means no other.
+
+    >>> short_name("loop.n_envs", ["seed", "loop.n_envs"])
+    'n_envs'
+    """
+    parts = key.split(".")
+    endings = (".".join(parts[start:]) for start in reversed(range(len(parts))))
+    return next(ending for ending in endings if meant_by(ending, keys) == [key])
+
+
 def variant(config: Any, base: Any, name: str | None = None) -> str:
     """A folder name for what `config` changes in `base`, apart from the seed; `name` is what base is called.
 
@@ -82,7 +133,9 @@ def variant(config: Any, base: Any, name: str | None = None) -> str:
     """
     before, after = flatten(base), flatten(config)
     changes = [
-        f"{key}={_text(value)}" for key, value in after.items() if key != "seed" and value != before[key]
+        f"{short_name(key, after)}={_text(value)}"
+        for key, value in after.items()
+        if key != "seed" and value != before[key]
     ]
     whole = ",".join([name, *changes] if name else changes) or "default"
     plain = re.sub(r"[^A-Za-z0-9._=,+-]", "_", whole)

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from dcem_lab.runs.config import require
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """What a number, every number of a tuple, or a word may be."""
+    """What a number or a word may be, or every one of a tuple."""
 
     least: float | None = None  # >=
     above: float | None = None  # >
     most: float | None = None  # <=
     below: float | None = None  # <
     among: Collection[str] | None = None
+    some: bool = False  # a tuple has at least one
 
     def check(self, name: str, value: Any) -> None:
         """ValueError unless the value is allowed; None, where a field takes it, always is."""
         if value is None:
             return
         several = isinstance(value, tuple)
-        for one in value if several else (value,):
-            require(self._holds(one), name, value, f"values {self}" if several else str(self))
+        values = value if several else (value,)
+        holds = all(map(self._holds, values)) and (len(values) > 0 or not self.some)
+        require(holds, name, value, self.text(several))
+
+    def text(self, several: bool = False) -> str:
+        """What is allowed, in words; `several` where it is said of a tuple.
+
+        >>> Range(least=0, below=1).text(), Range(least=1, some=True).text(several=True)
+        ('at least 0 and below 1', 'one or more values at least 1')
+        """
+        if self.among is not None:
+            return f"{'some' if several else 'one'} of {', '.join(self.among)}"
+        words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        limits = " and ".join(f"{word} {limit}" for word, limit in words.items() if limit is not None)
+        return f"{'one or more ' * self.some}values {limits}".rstrip() if several else limits
 
     def _holds(self, value: Any) -> bool:
         if self.among is not None:
@@ -38,15 +53,7 @@ class Range:
         )
 
     def __str__(self) -> str:
-        if self.among is not None:
-            return f"one of {', '.join(self.among)}"
-        limits = {
-            "at least": self.least,
-            "above": self.above,
-            "at most": self.most,
-            "below": self.below,
-        }
-        return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+        return self.text()
 
 
 def setting(default: Any, **limits: Any) -> Any:
@@ -76,3 +83,23 @@ class Settings:
                 object.__setattr__(self, field.name, value)
             if "range" in field.metadata:
                 field.metadata["range"].check(field.name, value)
+
+
+class Known(NamedTuple):
+    """What is known about a field: its type, and its range where one is declared."""
+
+    type: Any
+    range: Range | None
+
+
+def known_settings(config_type: Any) -> dict[str, Known]:
+    """All settings of a config by their dotted names, those of nested configs in the place of these."""
+    types = typing.get_type_hints(config_type)
+    known: dict[str, Known] = {}
+    for field in dataclasses.fields(config_type):
+        kind = types[field.name]
+        if dataclasses.is_dataclass(kind):
+            known |= {f"{field.name}.{name}": inner for name, inner in known_settings(kind).items()}
+        else:
+            known[field.name] = Known(kind, field.metadata.get("range"))
+    return known
