@@ -18,6 +18,8 @@ from dcem_lab.commands.overrides import Settings, launch
 from dcem_lab.commands.sweep_status import note_planned
 from dcem_lab.runs import RunError, read_record
 from dcem_lab.runs.config import to_json
+from dcem_lab.runs.record import RECORD
+from dcem_lab.terminal import keep_streams, printable
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -68,6 +70,7 @@ def sweep(job: Job, settings: Settings, configs: list[Any], words: list[str], la
 def _run(job: Job, composed: DictConfig) -> None:
     """One job, in whichever process the launcher chose. Its status is in its folder, so it never raises."""
     global _stopped
+    keep_streams()
     if not _stopped:
         config = Settings(job.base).from_hydra(composed)
         _stopped = job.run(config, of_sweep=True) == "interrupted"
@@ -97,16 +100,24 @@ def _list(runs: dict[Path, Any]) -> set[str]:
     """Print a line a run (its folder and config); returns the statuses that occur."""
     statuses = set()
     for folder, config in runs.items():
-        try:
-            record = read_record(folder)
-        except RunError:
-            record = {"status": "not started", "config": to_json(config)}
-        if record.get("config") != to_json(config):
-            record = {"status": "failed", "error": "the folder holds a run with other settings"}
-        statuses.add(record["status"])
-        progress = f"{record['step']}/{record['steps']}" if record.get("steps") else ""
-        print(f"{record['status']:12} {progress:>15}  {folder}  {record.get('error') or ''}".rstrip())
+        status, progress, error = "not started", "", ""
+        if (folder / RECORD).exists():
+            status, progress, error = _outcome(folder, config)
+        statuses.add(status)
+        print(f"{status:12} {progress:>15}  {folder}  {printable(error)}".rstrip())
     return statuses
+
+
+def _outcome(folder: Path, config: Any) -> tuple[str, str, str]:
+    """The status, progress and error of a run that has begun."""
+    try:
+        record = read_record(folder)
+    except RunError as error:
+        return "failed", "", str(error)
+    if record["config"] != to_json(config):
+        return "failed", "", "the folder holds a run with other settings"
+    progress = f"{record['step']}/{record['steps']}" if record["steps"] else ""
+    return record["status"], progress, record["error"] or ""
 
 
 @contextmanager

@@ -260,7 +260,7 @@ def _is_finished(folder: Path, config: Any) -> bool:
     if not (folder / RECORD).exists():
         return False
     record = read_record(folder)
-    return record.get("status") == "finished" and record.get("config") == to_json(config)
+    return record["status"] == "finished" and record["config"] == to_json(config)
 
 
 def _say(text: str) -> None:
