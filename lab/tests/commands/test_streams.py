@@ -1,4 +1,4 @@
-"""What a command does when nobody reads what it says, when the locale is poor, and when it is stopped early."""
+"""Commands that nobody listens to, that are stopped while they start, or run under a poor locale."""
 
 import os
 import pty
