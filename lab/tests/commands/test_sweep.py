@@ -54,6 +54,7 @@ def test_a_missing_launcher_is_named(monkeypatch, capsys):
     assert "hydra/launcher=joblib needs a package: pip install hydra-joblib-launcher" in shown
 
 
+@pytest.mark.process
 def test_a_cluster_that_is_not_there_is_an_error(monkeypatch):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     monkeypatch.setenv("PATH", "")
@@ -65,6 +66,7 @@ def test_a_cluster_that_is_not_there_is_an_error(monkeypatch):
     assert statuses(shown) == ["not started", "not started"]
 
 
+@pytest.mark.process
 def test_on_all_cores_a_stop_saves_every_run():
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     words = ["seed=0,1", "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
