@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from dcem_lab.commands.exits import FAILED, INTERRUPTED, USAGE, UsageError
-from dcem_lab.terminal import FolderError, keep_streams, printable
+from dcem_lab.terminal import FolderError, keep_streams, printable, stoppable_imports
 
 # name: (module of `commands` whose `main` takes the arguments and returns the exit code, a line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -44,9 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = "dcem"
     try:
         keep_streams()
-        command, rest = _parsed(sys.argv[1:] if arguments is None else arguments)
-        name = f"dcem {command}"
-        code = int(importlib.import_module(f"dcem_lab.commands.{COMMANDS[command][0]}").main(rest))
+        with stoppable_imports():
+            command, rest = _parsed(sys.argv[1:] if arguments is None else arguments)
+            name = f"dcem {command}"
+            code = int(importlib.import_module(f"dcem_lab.commands.{COMMANDS[command][0]}").main(rest))
         sys.stdout.flush()
         return code
     except (UsageError, FolderError) as error:

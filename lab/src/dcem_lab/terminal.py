@@ -8,7 +8,12 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 _STDOUT = 1
@@ -45,6 +50,33 @@ def keep_streams() -> None:
         stream = getattr(sys, name)
         if stream is getattr(sys, f"__{name}__"):
             setattr(sys, name, _enduring(descriptor, stream))
+
+
+@contextmanager
+def stoppable_imports() -> Iterator[None]:
+    """Inside, Ctrl-C raises KeyboardInterrupt as ever, but ends the process where it meets an import.
+
+    An import may swallow the exception, as some deep inside of torch do: the command would just go on.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()  # the only one that may set it
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """The handler of `stoppable_imports`."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, b"dcem: stopped\n")
+            os._exit(os.EX_TEMPFAIL)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 class _Enduring(io.FileIO):

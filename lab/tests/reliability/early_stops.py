@@ -17,7 +17,7 @@ from reliability.training import ENVIRONMENT, TOY
 
 # Until here it is Python that starts, which has its own way with Ctrl-C.
 PROGRAM = "import os, sys; from dcem_lab.cli import main; os.write(1, b'.'); sys.exit(main())"
-PATIENCE = 300  # seconds, against a hang
+PATIENCE = 60  # seconds, against a hang
 SAID = re.compile(
     r"dcem( train)?: stopped\n|(stopped at once by SIGINT|SIGINT: saved at step \d+ of \d+), in "
 )
@@ -41,7 +41,11 @@ def measure(count: int, folder: Path) -> Outcome:
         process.stdout.read(1)
         time.sleep(3 * chance.random() ** 2)  # more often early
         process.send_signal(signal.SIGINT)
-        _, shown = process.communicate(timeout=PATIENCE)
+        try:
+            _, shown = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:  # it has not heard it
+            process.kill()
+            _, shown = process.communicate()
         said = SAID.match(shown.decode())
         moments["before" if said and said[0].endswith("stopped\n") else "after"] += 1
         if process.returncode != 75 or not said or "Traceback" in shown.decode():
