@@ -14,7 +14,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+
+TYPE_CHECKING = False  # typing's own, without its import, which takes longer than all others here
+if TYPE_CHECKING:
+    from typing import Any
 
 _STDOUT = 1
 _READER_GONE = (errno.EPIPE, errno.EIO)  # a pipe that was closed, a terminal that hung up
