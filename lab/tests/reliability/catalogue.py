@@ -69,7 +69,7 @@ CATALOGUE = {
     "readers": Measurement(
         "whoever reads stdout and stderr of a training goes at a random moment, or was never there",
         "exit code 0, weights, other state and log as ever",
-        readers.measure, short=3, full=20,
+        readers.measure, short=3, full=12,
     ),
     "disks": Measurement(
         "saving on a disk that is full or read-only",
