@@ -118,7 +118,7 @@ def test_one_malformed_run_does_not_hide_the_others(capsys):
     Path("all/log0/log.jsonl").write_text('{"loss": "low"}\n')
     os.mkfifo("all/pipe")
     Path("all/.sweep").mkdir()
-    Path("all/.sweep/runs.json").write_text(json.dumps(["x" * 5000, "nul\0", 3, "planned"]))
+    Path("all/.sweep/runs.json").write_text(json.dumps(["x" * 5000, "nul\0", "half\ud800", 3, "planned"]))
     assert cli.main(["sweep-status", "all"]) == 0
     shown = capsys.readouterr().out
     assert shown.splitlines()[-1] == "8 runs: 6 damaged, 1 finished, 1 not started"

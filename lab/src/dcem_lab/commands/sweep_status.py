@@ -166,8 +166,14 @@ def _planned(root: Path) -> list[str]:
     if not isinstance(names, list):
         return []
     inside = root.resolve()
-    texts = [name for name in names if isinstance(name, str) and "\0" not in name]
-    return [name for name in texts if (inside / name).resolve().is_relative_to(inside)]
+    return [name for name in names if isinstance(name, str) and _is_below(inside, name)]
+
+
+def _is_below(root: Path, name: str) -> bool:
+    try:
+        return (root / name).resolve().is_relative_to(root)
+    except (OSError, ValueError):  # no file can have this name
+        return False
 
 
 def _parser() -> argparse.ArgumentParser:
