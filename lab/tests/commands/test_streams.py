@@ -16,7 +16,7 @@ from toy.training import figures
 
 pytestmark = pytest.mark.process
 
-HANG = 120  # seconds: not a limit that anything should come near
+HANG = 600  # seconds: not a limit that anything should come near
 
 
 @pytest.fixture(autouse=True)
