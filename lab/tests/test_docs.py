@@ -25,6 +25,7 @@ matplotlib = pytest.importorskip("matplotlib")
 from dcem_lab.report import documents  # noqa: E402 (needs matplotlib)
 from dcem_lab.study import tables  # noqa: E402
 
+pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[2]
 OFFLINE = "cheetah-run-T5-tau0.2-replay-offline"
 PAGES = tables.pages(ROOT)

@@ -1,4 +1,4 @@
-"""`python -m dcem`, the same as the `dcem` command."""
+"""`python -m dcem_lab`, the same as the `dcem` command."""
 
 import sys
 

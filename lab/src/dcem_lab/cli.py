@@ -1,16 +1,16 @@
-"""The `dcem` command: a table of sub-commands, each imported when it is called."""
+"""The `dcem` command: a table of sub-commands, each imported when it is called.
+
+Nothing that takes long is imported before `main` has begun: until then, Ctrl-C is a traceback.
+"""
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 
 from dcem_lab.commands.exits import FAILED, INTERRUPTED, USAGE, UsageError
-from dcem_lab.commands.parser import Parser, did_you_mean
+from dcem_lab.terminal import FolderError, keep_streams, printable, stoppable_imports
 
 # name: (module of `commands` whose `main` takes the arguments and returns the exit code, a line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -41,32 +41,37 @@ _EXAMPLES = """\
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a sub-command; returns its exit code."""
-    parser = _parser()
-    given = sys.argv[1:] if arguments is None else arguments
-    if not given:
-        parser.print_help(sys.stderr)
-        return USAGE
-    options = parser.parse_args(given)
-    if options.command not in COMMANDS:
-        hint = did_you_mean(options.command, COMMANDS) or f"; known: {', '.join(COMMANDS)}"
-        parser.error(f"there is no command {options.command!r}{hint}")
+    name = "dcem"
     try:
-        module = importlib.import_module(f"dcem_lab.commands.{COMMANDS[options.command][0]}")
-        code = int(module.main(options.rest))
+        keep_streams()
+        with stoppable_imports():
+            command, rest = _parsed(sys.argv[1:] if arguments is None else arguments)
+            name = f"dcem {command}"
+            code = int(importlib.import_module(f"dcem_lab.commands.{COMMANDS[command][0]}").main(rest))
         sys.stdout.flush()
         return code
-    except UsageError as error:
-        print(f"dcem {options.command}: {error}", file=sys.stderr)
+    except (UsageError, FolderError) as error:
+        print(f"{name}: {printable(error)}", file=sys.stderr)
         return USAGE
-    except KeyboardInterrupt:
-        print(f"dcem {options.command}: stopped", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # whoever read has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the last flush complains
+    except OSError as error:
+        print(f"{name}: {printable(error)}", file=sys.stderr)
         return FAILED
+    except KeyboardInterrupt:
+        print(f"{name}: stopped", file=sys.stderr)
+        return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsed(given: Sequence[str]) -> tuple[str, list[str]]:
+    """The command and its arguments."""
+    import argparse
+    from importlib import metadata
+
+    from dcem_lab.commands.parser import Parser, did_you_mean
+
+    try:
+        version = f"dcem {metadata.version('dcem-lab')}"
+    except metadata.PackageNotFoundError:
+        version = "dcem, from a checkout that is not installed"
     width = max(map(len, COMMANDS))
     table = "\n".join(f"  {name:{width}}  {line}" for name, (_, line) in COMMANDS.items())
     parser = Parser(
@@ -78,12 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("command", metavar="COMMAND", help="one of the commands above")
     parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
-    parser.add_argument("--version", action="version", version=_version())
-    return parser
-
-
-def _version() -> str:
-    try:
-        return f"dcem {metadata.version('dcem-lab')}"
-    except metadata.PackageNotFoundError:
-        return "dcem, from a checkout that is not installed"
+    parser.add_argument("--version", action="version", version=version)
+    if not given:
+        parser.print_help(sys.stderr)
+        sys.exit(USAGE)
+    options = parser.parse_args(given)
+    if options.command not in COMMANDS:
+        hint = did_you_mean(options.command, COMMANDS) or f"; known: {', '.join(COMMANDS)}"
+        parser.error(f"there is no command {options.command!r}{hint}")
+    return options.command, options.rest

@@ -63,6 +63,7 @@ def test_a_missing_launcher_is_named(launcher, module, monkeypatch, tmp_path, ca
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_cluster_that_is_not_there_is_an_error(monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", "")
@@ -102,6 +103,7 @@ def test_what_a_job_of_the_cluster_gets_is_said_in_the_words_of_submitit():
     }
 
 
+@pytest.mark.process
 def test_on_all_cores_every_run_is_done_and_failures_reported():
     process = start("preset=tiny", "fail_at=-1,2", "-m", "launcher=joblib", "jobs=2")
     shown, errors = process.communicate(timeout=90)
@@ -110,6 +112,7 @@ def test_on_all_cores_every_run_is_done_and_failures_reported():
     assert "ArithmeticError: asked to fail" in errors
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_on_all_cores_a_stop_saves_every_run_and_begins_no_other(number):
     words = ["updates=100000", "pause=0.01", "seed=range(3)", "-m", "launcher=joblib", "jobs=2"]

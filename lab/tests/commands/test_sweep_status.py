@@ -85,7 +85,7 @@ def test_damaged_files_are_reported_and_do_not_hide_the_others():
     write_run(Path("all/c"), [], status="finished")
     Path("all/c/log.jsonl").write_text("half\n")
     rows = [status(Path("all"), run) for run in runs_below(Path("all"))]
-    assert [row.status for row in rows] == ["finished", "unreadable", "unreadable"]
+    assert [row.status for row in rows] == ["finished", "damaged", "damaged"]
     assert "b/run.json cannot be read as the record of a run" in table(rows)
 
 
@@ -105,3 +105,35 @@ def test_a_run_without_a_record_of_steps():
 def test_no_runs_is_a_usage_error(folder, capsys):
     assert cli.main(["sweep-status", folder]) == 2
     assert "dcem sweep-status: " in capsys.readouterr().err
+
+
+def test_one_malformed_run_does_not_hide_the_others(capsys):
+    write_run(Path("all/good"), [], status="finished", step=3, steps=3)
+    for number, record in enumerate(
+        ([1], {"status": "running", "step": "3", "steps": "4"}, {"steps": 0.5}, 7)
+    ):
+        write_run(Path(f"all/bad{number}"), [])
+        Path(f"all/bad{number}/run.json").write_text(json.dumps(record))
+    write_run(Path("all/log0"), [], status="running", step=3, steps=3)
+    Path("all/log0/log.jsonl").write_text('{"loss": "low"}\n')
+    os.mkfifo("all/pipe")
+    Path("all/.sweep").mkdir()
+    Path("all/.sweep/runs.json").write_text(json.dumps(["x" * 5000, "nul\0", "half\ud800", 3, "planned"]))
+    assert cli.main(["sweep-status", "all"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[-1] == "8 runs: 6 damaged, 1 finished, 1 not started"
+    assert "bad1: all/bad1/run.json: step must be a whole number from 0, got '3'" in shown
+
+
+def test_what_a_stranger_s_files_say_does_not_reach_the_terminal_as_it_is(capsys):
+    evil = "\x1b]0;owned\x07\r\n\x9b2J\u202e"
+    log = [{"step": 1, "seconds": 1.0, f"loss{evil}": 0.5}]
+    write_run(Path(f"all/{evil}"), log, status="failed", error=f"oh{evil}no", step=1, steps=2)
+    os.mkdir(b"all/\xff")
+    Path("all", os.fsdecode(b"\xff"), "run.json").write_text("{}")
+    assert cli.main(["sweep-status", "all"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.replace("\n", "").isprintable()
+    assert r"loss\x1b]0;owned\x07\r\n\x9b2J\u202e" in shown
+    assert r"\udcff" in shown
+    assert len(shown.splitlines()) == 8

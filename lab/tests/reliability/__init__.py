@@ -1,1 +1,1 @@
-"""Measurements of what docs/reliability.md promises: a function each, that takes how often to try."""
+"""Measurements of what lab/docs/reliability.md promises: a function each, that takes how often to try."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,11 @@ from reliability import (
     corruptions,
     disks,
     drift,
+    early_stops,
     kills,
     payloads,
+    readers,
+    records,
     repeats,
     restores,
     solves,
@@ -27,7 +31,8 @@ from reliability.outcome import Outcome
 class Measurement:
     """What to `measure(count, folder)`: with a `short` count in every test run, and in full.
 
-    `alone` says that it needs a process of its own, `cuda` that it needs such a device.
+    `alone` says that it needs a process of its own, `cuda` that it needs such a device. The slowest try of
+    the full measurement may take `limit` seconds; a busy machine fails no short one.
     """
 
     what: str
@@ -37,6 +42,7 @@ class Measurement:
     full: int
     alone: bool = False
     cuda: bool = False
+    limit: float = math.inf
 
 
 CATALOGUE = {
@@ -53,7 +59,17 @@ CATALOGUE = {
     "stops": Measurement(
         "SIGTERM at random moments of `dcem train`",
         "saved, at most one step lost, at most 10 s, exit code 75",
-        stops.measure, short=2, full=20,
+        stops.measure, short=2, full=20, limit=10.0,
+    ),
+    "ctrl-c": Measurement(
+        "Ctrl-C while `dcem train` starts",
+        "said in a line, no traceback, exit code 75",
+        early_stops.measure, short=3, full=40,
+    ),
+    "readers": Measurement(
+        "whoever reads stdout and stderr of a training goes at a random moment, or was never there",
+        "exit code 0, weights, other state and log as ever",
+        readers.measure, short=3, full=12,
     ),
     "disks": Measurement(
         "saving on a disk that is full or read-only",
@@ -70,10 +86,15 @@ CATALOGUE = {
         "none executed, none reads or writes outside its folder, none takes 256 MiB",
         payloads.measure, short=99, full=99, alone=True,
     ),
+    "records": Measurement(
+        "mutated `run.json`, `log.jsonl` and plans of sweeps (types, ranges, nesting, escape sequences)",
+        "a sentence or a row `damaged`, no other exception, no escape sequence printed",
+        records.measure, short=200, full=1000,
+    ),
     "bad-configs": Measurement(
         "bad configs",
         "refused in less than 2 s each, the field named, nothing written",
-        bad_configs.measure, short=39, full=200,
+        bad_configs.measure, short=39, full=200, limit=2.0,
     ),
     "bad-values": Measurement(
         "NaN and ±inf in 0% to 100% of an objective's values",

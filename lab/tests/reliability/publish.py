@@ -1,6 +1,6 @@
-"""Outcomes as results/reliability/*.csv, and these as the table of docs/reliability.md.
+"""Outcomes as lab/results/reliability/*.csv, and these as the table of lab/docs/reliability.md.
 
-PYTHONPATH=tests python -m reliability.publish writes the table anew.
+PYTHONPATH=lab/tests python -m reliability.publish writes the table anew.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def table() -> str:
 
 def page() -> str:
     """The page with its table renewed."""
-    before, rest = PAGE.read_text().split(BEGIN)
+    before, rest = PAGE.read_text("utf-8").split(BEGIN)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.split(END)[1]}"
 
 
@@ -63,7 +63,7 @@ def _line(name: str, measurement: Measurement) -> str:
     path, command = RESULTS / f"{name}.csv", f"`make soak ONLY={name}`"
     if not path.exists():
         return f"| {measurement.what} | {measurement.target} | not yet measured | | | {command} |"
-    [row] = csv.DictReader(path.read_text().splitlines())
+    [row] = csv.DictReader(path.read_text("utf-8").splitlines())
     seconds = f"{row['worst_seconds']} s" if row["worst_seconds"] else ""
     tries = f"{int(row['count']):,}" + (f" ({row['notes']})" if row["notes"] else "")
     cells = [measurement.what, measurement.target, tries, row["failures"], seconds, command]

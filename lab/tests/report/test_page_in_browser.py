@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[3]
 SHOTS = ROOT / "out" / "screenshots"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (apt-get install chromium)")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (apt-get install chromium)"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -200,3 +200,10 @@ def test_export_of_an_unfinished_run_is_refused(tmp_path):
         export_csv(tmp_path, tmp_path / "results")
     with pytest.raises(RunError, match="cannot be read as the record of a run"):
         export_csv(tmp_path / "none", tmp_path / "results")
+
+
+def test_progress_without_a_stderr(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    progress = Progress(3, label="toy")
+    progress.advance()
+    progress.close()

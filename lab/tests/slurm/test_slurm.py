@@ -1,9 +1,9 @@
 """Sweeps on a real SLURM of one node: preempted, out of time, failed and killed jobs.
 
-    make test-slow, or: python -m pytest -m slow tests/slurm
+    make test-slow, or: python -m pytest -c lab/pyproject.toml -m slow lab/tests/slurm
 
 `cluster.sh` beside this file starts the cluster; where it cannot, the tests are skipped with its reason. What
-happened is written to results/reliability/slurm.log where SLURM_TEST_LOG names that file.
+happened is written to lab/results/reliability/slurm.log where SLURM_TEST_LOG names that file.
 """
 
 import json
@@ -20,7 +20,7 @@ import pytest
 from dcem_lab.runs import load_checkpoint, read_record, read_records
 from toy.experiment import Config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.process]
 SCRIPT = Path(__file__).with_name("cluster.sh")
 TOY = "toy.experiment"
 

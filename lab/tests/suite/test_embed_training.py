@@ -71,6 +71,7 @@ def test_the_log_tells_how_it_went(trained: Path) -> None:
         assert np.isfinite(last[name])
 
 
+@pytest.mark.process
 def test_a_killed_run_ends_as_if_nothing_had_happened(phase1: Path, trained: Path, tmp_path: Path) -> None:
     words = ["embed", f"from={phase1}", *SHORT, f"run_dir={tmp_path}"]
     train_until_killed(Planet, 117, words, save_every=0.2)

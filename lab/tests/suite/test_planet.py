@@ -72,6 +72,7 @@ def test_the_same_seed_gives_the_same_numbers(trained: Path, tmp_path: Path) -> 
     assert figures(tmp_path) == figures(trained)
 
 
+@pytest.mark.process
 def test_a_killed_run_ends_as_if_nothing_had_happened(trained: Path, tmp_path: Path) -> None:
     train_until_killed(Planet, 237, [*WORDS, f"run_dir={tmp_path}"], save_every=0.2)
     assert 0 < load_checkpoint(tmp_path).step < 237

@@ -76,6 +76,7 @@ def test_the_chosen_parts_have_changed(source: Path, trained: Path) -> None:
     assert not torch.equal(before.decoder.net[0].weight, after.decoder.net[0].weight)
 
 
+@pytest.mark.process
 def test_a_killed_run_ends_as_if_nothing_had_happened(source: Path, trained: Path, tmp_path: Path) -> None:
     train_until_killed(Finetuner, 3, words(source, tmp_path), save_every=1e-9)
     assert load_checkpoint(tmp_path).step == 2

@@ -11,7 +11,7 @@ from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.scores import load_decoder
 from dcem_lab.cartpole.train import Member
 from dcem_lab.pretrained import FOLDER
-from dcem_lab.runs import read_record, read_records
+from dcem_lab.runs import RunError, read_record, read_records
 from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.record import RECORD
 
@@ -58,8 +58,12 @@ def find(run_or_name: Path | str) -> Shipped:
     if not (folder / RECORD).exists():
         return load("cartpole-8" if str(run_or_name) == "cartpole" else str(run_or_name))
     config = read_record(folder)["config"]
-    member = Member(config["latent_dim"], config["tau"], config["seed"])
-    return Shipped(load_decoder(f"{member.name}-best", folder / "decoders"), member.tau, {"config": config})
+    try:
+        member = Member(config["latent_dim"], config["tau"], config["seed"])
+        name = f"{member.name}-best"
+    except (LookupError, TypeError, ValueError) as error:
+        raise RunError(f"{folder} must have the config of a cartpole decoder ({error!r})") from error
+    return Shipped(load_decoder(name, folder / "decoders"), member.tau, {"config": config})
 
 
 def ship(run_folder: Path | str, tau: float = 1.0, folder: Path | str = FOLDER) -> list[Path]:

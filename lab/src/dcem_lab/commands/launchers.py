@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from dcem_lab.runs.config import require
 from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.terminal import keep_streams
 
 Task = Callable[[Any], str]  # runs a config and returns how that ended; its folder says so, too
 
@@ -143,12 +144,17 @@ class _Requeued:
 
 
 def _in_own_process(task: Task, config: Any, stopped: threading.Event) -> int | None:
-    process = multiprocessing.get_context("spawn").Process(target=task, args=(config,))
+    process = multiprocessing.get_context("spawn").Process(target=_run, args=(task, config))
     process.start()
     if stopped.is_set():  # meanwhile, so that nobody has told this one
         process.terminate()
     process.join()
     return process.exitcode
+
+
+def _run(task: Task, config: Any) -> None:
+    keep_streams()
+    task(config)
 
 
 LAUNCHERS: dict[str, type[Launcher]] = {"local": Local, "joblib": Joblib, "slurm": Slurm}

@@ -16,6 +16,7 @@ from dcem_lab.commands.sweep_status import note_planned
 from dcem_lab.runs import RunError, read_record
 from dcem_lab.runs.config import to_json
 from dcem_lab.runs.record import RECORD
+from dcem_lab.terminal import printable
 
 if TYPE_CHECKING:
     from dcem_lab.commands.train import Job
@@ -55,13 +56,21 @@ def _list(runs: dict[Path, Any]) -> set[str]:
     """Print a line a run (its folder and config); returns the statuses that occur."""
     statuses = set()
     for folder, config in runs.items():
-        try:
-            record = read_record(folder) if (folder / RECORD).exists() else {"status": "not started"}
-            if record.get("config", to_json(config)) != to_json(config):
-                raise RunError("the folder holds a run with other settings")
-        except RunError as error:
-            record = {"status": "failed", "error": str(error)}
-        statuses.add(record["status"])
-        progress = f"{record['step']}/{record['steps']}" if record.get("steps") else ""
-        print(f"{record['status']:12} {progress:>15}  {folder}  {record.get('error') or ''}".rstrip())
+        status, progress, error = "not started", "", ""
+        if (folder / RECORD).exists():
+            status, progress, error = _outcome(folder, config)
+        statuses.add(status)
+        print(f"{status:12} {progress:>15}  {folder}  {printable(error)}".rstrip())
     return statuses
+
+
+def _outcome(folder: Path, config: Any) -> tuple[str, str, str]:
+    """The status, progress and error of a run that has begun."""
+    try:
+        record = read_record(folder)
+    except RunError as error:
+        return "failed", "", str(error)
+    if record["config"] != to_json(config):
+        return "failed", "", "the folder holds a run with other settings"
+    progress = f"{record['step']}/{record['steps']}" if record["steps"] else ""
+    return record["status"], progress, record["error"] or ""

@@ -15,9 +15,10 @@ from typing import Any
 from dcem_lab.commands.exits import DONE, UsageError
 from dcem_lab.commands.parser import Parser
 from dcem_lab.runs import RunError, read_record, read_records
-from dcem_lab.runs.files import write_bytes
+from dcem_lab.runs.files import read_small, write_bytes
 from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.record import RECORD
+from dcem_lab.terminal import printable
 
 PLANNED = Path(".sweep", "runs.json")
 
@@ -74,40 +75,48 @@ def status(root: Path, run: str, figure: str | None = None) -> Status:
 
     Unless named, the figure is the first of the newest record that is not a count.
     """
+    try:
+        return _status(root, run, figure)
+    except (RunError, OSError, ValueError) as error:
+        return Status(run, "damaged", error=str(error))
+
+
+def _status(root: Path, run: str, figure: str | None) -> Status:
     folder = root / run
     if not (folder / RECORD).exists():
         return Status(run, "not started")
-    try:
-        record, log = read_record(folder), read_records(folder / LOG)
-    except (RunError, OSError, ValueError) as error:
-        return Status(run, "unreadable", error=str(error))
-    running = record.get("status") == "running"
-    step, steps = record.get("step") or 0, record.get("steps")
-    if running and log:  # the record is as old as the last checkpoint
-        step = max(step, int(log[-1]["step"]))
-    left = _seconds(record, log) * (steps - step) / step if running and step and steps else None
+    record, log = read_record(folder), read_records(folder / LOG)
+    running = record["status"] == "running"
+    step, steps = record["step"], record["steps"]
+    newest = log[-1] if log else {}
+    if running:  # the record is as old as the last checkpoint
+        step = max(step, _whole(newest.get("step", 0)))
+    seconds = max(record["wall_seconds"], newest.get("seconds", 0.0))
     touched = max(path.stat().st_mtime for path in (folder / RECORD, folder / LOG) if path.exists())
-    name = figure or _first_figure(log)
+    name = figure or _first_figure(newest)
     return Status(
         run=run,
-        status=str(record.get("status")),
+        status=record["status"],
         step=step,
         steps=steps,
-        seconds_left=left,
+        seconds_left=seconds * (steps - step) / step if running and step and steps else None,
         seconds_ago=max(0.0, time.time() - touched) if running else None,
         figure=name,
         values=_newest_and_extremes(log, name),
-        error=record.get("error") or "",
+        error=record["error"] or "",
     )
 
 
 def table(rows: Sequence[Status]) -> str:
-    """All of it as text: a line a run, what failed and why, and the count of each status."""
+    """All of it as text: a line a run, what failed and why, and the count of each status.
+
+    Whatever the files of a stranger say, none of it makes the terminal do something.
+    """
     heads = ["run", "status", "progress", "left", "seen", "figure", "newest", "lowest", "highest"]
     lines = [heads, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
-    errors = [f"{row.run}: {row.error}" for row in rows if row.error]
+    errors = [printable(f"{row.run}: {row.error}") for row in rows if row.error]
     counts = ", ".join(f"{count} {name}" for name, count in Counter(row.status for row in rows).items())
     parts = ["\n".join(map(str.rstrip, text)), "\n".join(errors), f"{len(rows)} runs: {counts}"]
     return "\n\n".join(filter(None, parts))
@@ -118,7 +127,7 @@ def _cells(row: Status) -> list[str]:
     seen = "" if row.seconds_ago is None else f"{_duration(row.seconds_ago)} ago"
     left = "" if row.seconds_left is None else _duration(row.seconds_left)
     figures = [f"{value:.4g}" for value in row.values] if row.values else ["", "", ""]
-    return [row.run, row.status, progress, left, seen, row.figure, *figures]
+    return [printable(row.run), row.status, progress, left, seen, printable(row.figure), *figures]
 
 
 def _duration(seconds: float) -> str:
@@ -131,12 +140,11 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _seconds(record: dict[str, Any], log: list[dict[str, float]]) -> float:
-    return max(record.get("wall_seconds", 0.0), log[-1]["seconds"] if log else 0.0)
+def _whole(step: float) -> int:
+    return int(step) if math.isfinite(step) else 0
 
 
-def _first_figure(log: list[dict[str, float]]) -> str:
-    newest = log[-1] if log else {}
+def _first_figure(newest: dict[str, float]) -> str:
     names = [name for name in newest if name not in ("step", "seconds")]
     return next((name for name in names if isinstance(newest[name], float)), names[0] if names else "")
 
@@ -150,12 +158,22 @@ def _newest_and_extremes(log: list[dict[str, float]], name: str) -> tuple[float,
 
 
 def _planned(root: Path) -> list[str]:
+    path = root / PLANNED
     try:
-        names: Any = json.loads((root / PLANNED).read_bytes())
-    except (OSError, ValueError):
+        names: Any = json.loads(read_small(path.parent, path.name))
+    except (OSError, ValueError, RecursionError):
+        return []
+    if not isinstance(names, list):
         return []
     inside = root.resolve()
-    return [name for name in map(str, names) if (inside / name).resolve().is_relative_to(inside)]
+    return [name for name in names if isinstance(name, str) and _is_below(inside, name)]
+
+
+def _is_below(root: Path, name: str) -> bool:
+    try:
+        return (root / name).resolve().is_relative_to(root)
+    except (OSError, ValueError):  # no file can have this name
+        return False
 
 
 def _parser() -> argparse.ArgumentParser:

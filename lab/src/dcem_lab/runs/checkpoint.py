@@ -11,12 +11,13 @@ from typing import Any
 from dcem_lab.runs.files import read_small, seal, unseal, write_bytes
 from dcem_lab.runs.tensors import read_tensors, write_tensors
 from dcem_lab.runs.tree import Tree, decode, encode, tensor_names
+from dcem_lab.terminal import FolderError, printable
 
 _FORMAT = "dcem checkpoint 1"
 _KEEP = 2
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(FolderError):
     """A checkpoint could not be saved, or none of those present can be used."""
 
 
@@ -86,9 +87,8 @@ class Checkpoints:
                 faults.append(f"{path.name}: {error}")
                 continue
             if faults:
-                warnings.warn(
-                    f"{self.folder}: using {path.name}, because of {'; '.join(faults)}", stacklevel=2
-                )
+                reasons = f"{self.folder}: using {path.name}, because of {'; '.join(faults)}"
+                warnings.warn(printable(reasons), stacklevel=2)
             self._good = [(path.name, data)]
             return checkpoint
         if faults:

@@ -55,14 +55,15 @@ def machine() -> dict[str, object]:
 def _git(*arguments: str) -> str | None:
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        found = subprocess.run(command, capture_output=True, check=True, timeout=10).stdout
+        return found.decode("utf-8", "replace").strip()
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _cpu_model() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()

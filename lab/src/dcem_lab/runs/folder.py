@@ -70,6 +70,7 @@ class Run:
         seed_everything(self.config.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         _refuse_links(self.folder)
+        _refuse_remains(self.folder)
         self._lock = _lock(self.folder)
         try:
             self._record = {
@@ -239,6 +240,20 @@ def _refuse_links(folder: Path) -> None:
     for name in (RECORD, LOG, CHECKPOINTS, _TENSORBOARD, _LOCK):
         if (folder / name).is_symlink():
             raise RunError(f"{folder / name} must not be a link; link the whole run folder instead")
+        if (folder / name).is_fifo():
+            raise RunError(f"{folder / name} must not be a pipe: opening it would wait for its other end")
+
+
+def _refuse_remains(folder: Path) -> None:
+    """Nothing is logged or saved before the record is: a log or a checkpoint without it is someone else's."""
+    if (folder / RECORD).exists():
+        return
+    for path in (folder / LOG, *(folder / CHECKPOINTS).glob("step*")):
+        if path.exists() and path.stat().st_size:
+            raise RunError(
+                f"{folder} has {path.relative_to(folder)} and no {RECORD} that says of which run; "
+                "choose another run_dir, or put the record back"
+            )
 
 
 def _lock(folder: Path) -> int:

@@ -8,6 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dcem_lab.runs.files import regular_file
+
+_LONGEST_LINE = 1 << 20
+_HUGE = 2**63
 _FLUSH_SECONDS = 2.0  # for whoever watches the file; a checkpoint flushes by itself
 
 
@@ -44,9 +48,33 @@ class JsonLines:
 
 
 def read_records(path: Path) -> list[dict[str, float]]:
-    """The whole records of a log, also of one that is being written (a last half line is left out)."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    """The whole records of a log, also of one that is being written (a last half line is left out).
+
+    ValueError where it is no log: not a plain file, or a line in it is not an object of numbers.
+    """
+    records: list[dict[str, float]] = []
+    if not path.exists():
+        return records
+    with regular_file(path.parent, path.name).open("rb") as file:
+        while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+            records.append(_numbers(line, f"line {len(records) + 1} of {path}"))
+    if len(line) == _LONGEST_LINE:
+        raise ValueError(f"line {len(records) + 1} of {path} is longer than {_LONGEST_LINE} bytes")
+    return records
+
+
+def _numbers(line: bytes, where: str) -> dict[str, float]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} must be JSON: {error}") from error
+    if not (isinstance(record, dict) and all(map(_is_number, record.values()))):
+        raise ValueError(f"{where} must be an object of numbers")
+    return record
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < _HUGE)
 
 
 class TensorBoard:

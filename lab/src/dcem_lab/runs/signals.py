@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from dcem_lab.terminal import interrupt
+
 
 class Interrupted(BaseException):
     """The run was asked to stop and has stopped; started again, it goes on.
@@ -35,7 +37,7 @@ class StopRequests:
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():  # the only one that may set handlers
-            default = (signal.SIG_DFL, signal.default_int_handler)
+            default = (signal.SIG_DFL, signal.default_int_handler, interrupt)
             wanted = [
                 number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) in default
             ]

@@ -1,0 +1,122 @@
+"""What reaches the terminal: text that is safe to print, and streams that outlive whoever reads them.
+
+It imports next to nothing, so that the command can protect itself before anything that takes long.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+TYPE_CHECKING = False  # typing's own, without its import, which takes longer than all others here
+if TYPE_CHECKING:
+    from typing import Any
+
+_STDOUT = 1
+_READER_GONE = (errno.EPIPE, errno.EIO)  # a pipe that was closed, a terminal that hung up
+
+
+def printable(text: object) -> str:
+    r"""The text in one line; what a terminal would act on (escape sequences, newlines) is spelled out.
+
+    >>> print(printable("loss\x1b[2J\nof a stranger"))
+    loss\x1b[2J\nof a stranger
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in str(text)
+    )
+
+
+class FolderError(RuntimeError):
+    """A folder cannot be used. The message, which may quote what a stranger wrote there, is one safe line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def keep_streams() -> None:
+    """Let stdout and stderr of this process outlive their readers, and exist where they were closed.
+
+    A training goes on when whoever watched it has gone, as with `2>&1 | head`. Streams that someone has
+    replaced (a notebook, a test) are left alone.
+    """
+    _open_closed_descriptors()
+    for descriptor, name in ((_STDOUT, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, _enduring(descriptor, stream))
+
+
+@contextmanager
+def stoppable_imports() -> Iterator[None]:
+    """Inside, Ctrl-C raises KeyboardInterrupt as ever, but ends the process where it meets an import.
+
+    An import may swallow the exception, as some deep inside of torch do: the command would just go on.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()  # the only one that may set it
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """The handler of `stoppable_imports`."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, b"dcem: stopped\n")
+            os._exit(os.EX_TEMPFAIL)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+class _Enduring(io.FileIO):
+    """A descriptor whose reader may go: from then on, what this process and its children write is dropped."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            _to_nowhere(self.fileno())
+            # What is on stdout was asked for: on a full disk, say, its loss must not pass for success.
+            if self.fileno() == _STDOUT and error.errno not in _READER_GONE:
+                raise
+            return len(data)
+
+
+def _enduring(descriptor: int, stream: io.TextIOWrapper | None) -> io.TextIOWrapper:
+    by_line = stream is not None and (stream.line_buffering or stream.write_through)
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Enduring(descriptor, "w", closefd=False)),
+        encoding=stream.encoding if stream else "utf-8",
+        errors="backslashreplace",  # a locale without a letter is no reason to fail
+        line_buffering=by_line,
+    )
+
+
+def _open_closed_descriptors() -> None:
+    """Else the next file to be opened, a log perhaps, would be what C libraries take for stderr."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            _to_nowhere(descriptor)
+
+
+def _to_nowhere(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != descriptor:
+        os.dup2(null, descriptor)
+        os.close(null)
