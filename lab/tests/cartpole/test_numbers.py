@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcem_lab.cartpole import figures as cartpole
 from dcem_lab.cartpole.numbers import PAPER_EXPERT, PAPER_FACTORS, STRONG, factors, in_words, read
 
 
@@ -85,12 +84,3 @@ def test_in_words(results):
     assert "(latent dimension 8) has a validation cost of -11.30" in said
     assert "with fresh noise it costs -9.50 [-10.00, -9.00], with 1,000" in said
     assert "The strong expert costs -10.00 [-10.00, -10.00] with 10,000." in said
-
-
-def test_every_figure_and_table_is_written(results, tmp_path):
-    paths = cartpole.report(results, tmp_path)
-    names = {path.name for path in paths}
-    for figure in ("samples", "convergence", "factors", "surfaces"):
-        assert {f"cartpole_{figure}.png", f"cartpole_{figure}.svg"} <= names
-    assert {"cartpole.csv", "cartpole_baselines.csv", "cartpole.md"} <= names
-    assert all(path.stat().st_size > 100 for path in paths)

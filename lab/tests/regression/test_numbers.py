@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dcem_lab.regression import numbers as regression
-from dcem_lab.report.style import interval, log_interval, save, style
 
 X = np.linspace(0, 2 * np.pi, 20)
 TARGET = X * np.sin(X)
@@ -91,50 +90,6 @@ def test_words_follow_the_numbers(tmp_path, results):
     assert "needs the results of both" in regression.in_words(regression.read_variants(results)[:1])
 
 
-def test_draws_every_figure(results, tmp_path):
-    names = {path.name for path in regression.report(results, tmp_path / "out")}
-    figures = ("surfaces", "convergence", "iterations", "predictions")
-    figures += ("surfaces_variants", "predictions_variants")
-    expected = {f"regression_{figure}.{kind}" for figure in figures for kind in ("png", "svg")}
-    assert names == expected | {"regression.csv", "regression.md"}
-
-
-def test_the_same_results_make_the_same_files(tmp_path):
-    make_results(tmp_path, "method=gd,starts=3", growth=1.0, at_minimum=0.5, seeds=1)  # one panel, no bands
-    variants = regression.read_variants(tmp_path)
-    with style() as plt:
-        first, again = (
-            save(regression.draw_surfaces(plt, variants), tmp_path / name, "figure") for name in ("a", "b")
-        )
-        regression.draw_convergence(plt, variants, [])
-    for a, b in zip(first, again, strict=True):
-        assert a.read_bytes() == b.read_bytes(), a.name
-
-
 def test_says_that_there_are_no_results(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"regression must have results such as dcem/run.json"):
-        regression.report(tmp_path)
-
-
-# The style
-
-
-def test_intervals_cover_the_mean_as_often_as_they_say():
-    samples = np.random.default_rng(0).normal(3.0, 2.0, (4, 20_000))
-    _, low, high = interval(samples)
-    assert np.mean((low < 3) & (high > 3)) == pytest.approx(0.95, abs=0.01)
-    mean, low, high = log_interval(np.exp(samples))
-    assert np.all((low > 0) & (low < mean) & (mean < high))
-
-
-def test_a_single_seed_has_no_interval():
-    mean, low, high = interval(np.array([[1.0, 2.0]]))
-    assert mean.tolist() == low.tolist() == high.tolist() == [1.0, 2.0]
-
-
-def test_saves_both_kinds(tmp_path):
-    with style() as plt:
-        figure, _ = plt.subplots()
-        png, svg = save(figure, tmp_path / "new", "figure")
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in svg.read_text()
+        regression.read_variants(tmp_path)

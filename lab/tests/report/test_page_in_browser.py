@@ -11,6 +11,11 @@ import torch
 
 import dcem
 from dcem_lab import study
+from dcem_lab.report import page
+from dcem_lab.report.charts import Mark, panel, rows
+from dcem_lab.report.scales import Scale
+from dcem_lab.report.sources import Section
+from dcem_lab.report.templates import part
 
 ROOT = Path(__file__).parents[3]
 SHOTS = ROOT / "out" / "screenshots"
@@ -63,6 +68,27 @@ def test_loads_without_errors_and_fits(browser, address, width, scheme):
     tab.screenshot(path=SHOTS / f"report-{width}-{scheme}.png", full_page=True)
     assert said == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
+    tab.close()
+
+
+def test_markup_in_names_does_nothing(browser, tmp_path):
+    """In headings, cells, charts and data: it is shown as it is, and what follows is there."""
+    hostile = "<!--<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
+    mark = Mark(hostile, "c0", 1.0)
+    body = part("table", [{hostile: hostile, "b": hostile}], hostile)
+    body += panel(hostile, rows(hostile, [(hostile, [mark])], Scale(0, 2), hostile), [("c0", hostile)])
+    data = {"some-data": {hostile: [hostile]}}
+    path = tmp_path / "page.html"
+    path.write_text(
+        page.build([Section("a", hostile, body, failures=[hostile], data=data)]), encoding="utf-8"
+    )
+    tab = browser.new_page()
+    tab.goto(path.as_uri())
+    assert tab.title() == "dcem: an argmin you can train through"
+    assert tab.evaluate("document.querySelectorAll('main script, main img').length") == 0
+    assert tab.evaluate("JSON.parse(document.getElementById('some-data').textContent)") == data["some-data"]
+    assert tab.locator("#a h2").inner_text() == hostile
+    assert tab.locator("footer").inner_text().startswith("Built by dcem report")
     tab.close()
 
 

@@ -1,13 +1,9 @@
-"""The cartpole study's numbers: results/cartpole as arrays, and the table beside the paper's.
-
-The figures are in `dcem_lab.cartpole.figures`, whose `report` writes all of it.
-"""
+"""The cartpole study's numbers: results/cartpole as arrays, and the tables beside the paper's."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +12,7 @@ import numpy as np
 from dcem_lab.paper import CARTPOLE_EXPERT as PAPER_EXPERT
 from dcem_lab.paper import CARTPOLE_FACTORS as PAPER_FACTORS
 from dcem_lab.paper import CARTPOLE_PCA as PAPER_PCA
-from dcem_lab.report.style import interval
+from dcem_lab.report.statistics import interval
 
 DIMS, TAUS = (2, 8, 16), (1.0, 0.1, 0.0)
 EXPERT, STRONG, BEST = "expert-100-10-30", "expert-1000-10-10", "expert-4000-40-40"
@@ -100,6 +96,37 @@ def _read_variants(root: Path) -> dict[tuple[int, float], Variant]:
 def _columns(path: Path) -> dict[str, np.ndarray]:
     names, *rows = csv.reader(path.read_text().splitlines())
     return dict(zip(names, np.array(rows, float).T, strict=True))
+
+
+# Curves and pictures
+
+
+def smoothed(x: np.ndarray, curve: np.ndarray, parts: int = 42) -> tuple[np.ndarray, np.ndarray]:
+    """Means over stretches: single measurements are too noisy to see the trend."""
+    size = max(1, len(x) // parts)
+    whole = len(x) // size * size
+    return x[:whole].reshape(-1, size).mean(-1), curve[:, :whole].reshape(len(curve), -1, size).mean(-1)
+
+
+def read_surface(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """z1 (Z,), z2 (Z,) and the cost (Z, Z)."""
+    names, *rows = csv.reader(path.read_text().splitlines())
+    values = np.array(rows, float)
+    return values[:, 0], np.array(names[1:], float), values[:, 1:]
+
+
+def read_samples(path: Path) -> dict[str, np.ndarray]:
+    """Columns of a search's samples; z (R, d) and u (R, H) are one array each."""
+    names, *rows = csv.reader(path.read_text().splitlines())
+    columns = dict(zip(names, np.array(rows).T, strict=True))
+    return {
+        "iteration": columns["iteration"].astype(int),
+        "is_mean": columns["kind"] == "mean",
+        "cost": columns["cost"].astype(float),
+        "sampled": columns["sampled"].astype(int),
+        "z": np.array([columns[name] for name in names if name[0] == "z"], float).T,
+        "u": np.array([columns[name] for name in names if name[0] == "u"], float).T,
+    }
 
 
 # The table
@@ -203,25 +230,3 @@ def _with_interval(samples: np.ndarray) -> str:
 def _range(samples: np.ndarray) -> str:
     _, low, high = interval(samples)
     return f"[{low:.3f}, {high:.3f}]"
-
-
-def write_tables(study: Study, out: Path) -> list[Path]:
-    """cartpole.csv, cartpole_baselines.csv, and both with a few sentences in cartpole.md."""
-    out.mkdir(parents=True, exist_ok=True)
-    tables = {"cartpole": factors(study), "cartpole_baselines": baselines(study)}
-    paths, parts = [], []
-    for name, rows in tables.items():
-        paths.append(out / f"{name}.csv")
-        with paths[-1].open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        parts.append(_markdown(rows))
-    page = out / "cartpole.md"
-    page.write_text("\n\n".join([*parts, in_words(study)]) + "\n")
-    return [*paths, page]
-
-
-def _markdown(rows: Sequence[dict[str, str]]) -> str:
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

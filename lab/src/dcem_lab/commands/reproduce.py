@@ -62,8 +62,6 @@ def main(arguments: Sequence[str]) -> int:
     code = _finish_quick(out) if given.quick else _finish_study(out)
     if code != DONE:
         return code
-    figures = [path for path in _figures(out / "results", out / "figures") if path.suffix == ".png"]
-    print(f"{len(figures)} figures, also as SVG, and tables:\n  {out / 'figures'}")
     page = _write_page(out, given.quick)
     print(f"the report, with everything beside the paper's:\n  {page}\n  open {page.resolve().as_uri()}")
     return DONE
@@ -105,16 +103,6 @@ def _evaluate_suite(folder: Path) -> None:
             evaluate.main([name, *SMALL_PLANNER, "--csv", str(path)])
         except UsageError as error:  # the simulator is not installed
             print(f"left out: {error}")
-
-
-def _figures(results: Path, out: Path) -> list[Path]:
-    from dcem_lab.cartpole import figures as cartpole
-    from dcem_lab.regression import numbers as regression
-
-    paths = regression.report(results, out)
-    if (results / "cartpole" / "reevaluation.csv").exists():
-        paths += cartpole.report(results, out)
-    return paths
 
 
 def _write_page(out: Path, quick: bool) -> Path:

@@ -10,7 +10,8 @@ from dcem_lab import paper
 from dcem_lab.cartpole import numbers as cartpole_numbers
 from dcem_lab.regression import numbers as regression
 from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
-from dcem_lab.report.sources import Sources, duration, read_rows
+from dcem_lab.report.formats import duration
+from dcem_lab.report.sources import Sources, read_rows
 from dcem_lab.study import headline
 from dcem_lab.study.speed import loop_rows
 from dcem_lab.suite import questions, starts

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dcem_lab.report.sources import duration, machine_of, read_json, read_rows
-from dcem_lab.report.tables import number
+from dcem_lab.report.formats import duration, machine_of, number
+from dcem_lab.report.sources import read_json, read_rows
 
 TASKS = ("cheetah-run", "walker-walk")
 CONTROLLERS = {"full-cem": "full CEM", "latent-dcem": "latent DCEM", "latent-dcem-ppo": "latent DCEM\n+ PPO"}
