@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 from dcem_lab.paper import CARTPOLE_EXPERT as PAPER_EXPERT
 from dcem_lab.paper import CARTPOLE_FACTORS as PAPER_FACTORS
 from dcem_lab.paper import CARTPOLE_PCA as PAPER_PCA
+from dcem_lab.report.sources import read_columns, read_json, read_rows, seeds_of
 from dcem_lab.report.statistics import interval
 
 DIMS, TAUS = (2, 8, 16), (1.0, 0.1, 0.0)
@@ -27,8 +27,6 @@ class Variant:
     states: np.ndarray  # (C,), initial states trained on by then
     validation: np.ndarray  # (S, C)
     best: np.ndarray  # (S, C), the lowest up to then
-    train: np.ndarray  # (S, C)
-    note: str  # how it ended, where not by itself
 
     @property
     def name(self) -> str:
@@ -58,44 +56,36 @@ def read(results: Path | str = "lab/results") -> Study:
     root = Path(results) / "cartpole"
     scores: dict[tuple[str, str], list[float]] = {}
     trajectories = {}
-    for name in ("baselines.csv", "reevaluation.csv"):
-        for row in csv.DictReader((root / name).read_text().splitlines()):
+    for name in ("baselines/seed0/scores.csv", "reevaluation.csv"):
+        for row in read_rows(root / name):
             scores.setdefault((row["controller"], row["states"]), []).append(float(row["cost"]))
             trajectories[row["controller"]] = int(row["trajectories"])
     return Study(
         variants=_read_variants(root),
-        one_state=_read_variants(root / "one-state"),
+        one_state=_read_variants(root, "one-state-"),
         scores={key: np.array(costs) for key, costs in scores.items()},
         trajectories=trajectories,
         pictures=root / "pictures",
     )
 
 
-def _read_variants(root: Path) -> dict[tuple[int, float], Variant]:
+def _read_variants(root: Path, prefix: str = "") -> dict[tuple[int, float], Variant]:
     found = {}
     for dim in DIMS:
         for tau in TAUS:
-            folder = root / f"d{dim}-tau{tau:g}"
-            if not (folder / "run.json").exists():
+            seeds = seeds_of(root / f"{prefix}d{dim}-tau{tau:g}")
+            if not seeds:
                 continue
-            records = json.loads((folder / "run.json").read_text())
-            tables = [_columns(folder / f"{seed}.csv") for seed in sorted(records)]
-            record = records[min(records)]
+            tables = [read_columns(seed / "curve.csv") for seed in seeds]
+            states_per_update = read_json(seeds[0] / "run.json")["config"]["states_per_update"]
             found[dim, tau] = Variant(
                 dim,
                 tau,
-                states=tables[0]["step"] * record["config"]["states_per_update"],
+                states=tables[0]["step"] * states_per_update,
                 validation=np.stack([table["validation_cost"] for table in tables]),
                 best=np.stack([table["best_cost"] for table in tables]),
-                train=np.stack([table["train_cost"] for table in tables]),
-                note=record.get("note", ""),
             )
     return found
-
-
-def _columns(path: Path) -> dict[str, np.ndarray]:
-    names, *rows = csv.reader(path.read_text().splitlines())
-    return dict(zip(names, np.array(rows, float).T, strict=True))
 
 
 # Curves and pictures
@@ -110,14 +100,14 @@ def smoothed(x: np.ndarray, curve: np.ndarray, parts: int = 42) -> tuple[np.ndar
 
 def read_surface(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """z1 (Z,), z2 (Z,) and the cost (Z, Z)."""
-    names, *rows = csv.reader(path.read_text().splitlines())
-    values = np.array(rows, float)
-    return values[:, 0], np.array(names[1:], float), values[:, 1:]
+    columns = read_columns(path)
+    z1 = columns.pop("z1")
+    return z1, np.array(list(columns), float), np.stack(list(columns.values()), axis=-1)
 
 
 def read_samples(path: Path) -> dict[str, np.ndarray]:
     """Columns of a search's samples; z (R, d) and u (R, H) are one array each."""
-    names, *rows = csv.reader(path.read_text().splitlines())
+    names, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
     columns = dict(zip(names, np.array(rows).T, strict=True))
     return {
         "iteration": columns["iteration"].astype(int),

@@ -91,15 +91,16 @@ def _claim(variant: Variant) -> Claim:
 
 def _records(root: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted(root.glob("d*-tau*/run.json")):
-        record = next(iter(read_json(path).values()))
+    for path in sorted(root.glob("d*-tau*/seed0/run.json")):
+        record = read_json(path)
         # Members of one grid share a run; one line tells of all.
         key = f"{record.get('command')} {record.get('started')}"
-        found.setdefault(key, {**record, "names": []})["names"].append(path.parent.name)
+        found.setdefault(key, {**record, "names": []})["names"].append(path.parts[-3])
     largest_first = sorted(found.values(), key=lambda record: -len(record["names"]))
     named = {", ".join(record["names"]): record for record in largest_first}
-    if (root / "baselines.json").exists():
-        named["baselines"] = read_json(root / "baselines.json")
+    baselines = root / "baselines" / "seed0" / "run.json"
+    if baselines.exists():
+        named["baselines"] = read_json(baselines)
     return named
 
 

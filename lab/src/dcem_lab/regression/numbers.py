@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dcem_lab.paper import REGRESSION_MSE
+from dcem_lab.report.sources import read_columns, read_json, seeds_of
 
 # How each variant is called; the order is that of the page, and of its colours.
 LABELS = {
@@ -68,22 +67,22 @@ class Variant:
 
 
 def read_variant(folder: Path) -> Variant:
-    """The CSVs of results/regression/<variant>."""
-    records = json.loads((folder / "run.json").read_text())
-    seeds = sorted(records, key=lambda seed: int(seed.removeprefix("seed")))
+    """results/regression/<variant>/seed<k>/*.csv"""
+    seeds = seeds_of(folder)
 
-    def tables(suffix: str) -> tuple[list[str], np.ndarray]:
-        read = [_read_csv(folder / f"{seed}{suffix}.csv") for seed in seeds]
-        return read[0][0], np.stack([values for _, values in read])
+    def tables(name: str) -> tuple[list[str], np.ndarray]:
+        """The columns, and the values (S, rows, columns)."""
+        read = [read_columns(seed / f"{name}.csv") for seed in seeds]
+        return list(read[0]), np.stack([np.stack(list(one.values()), axis=-1) for one in read])
 
-    curve, minima, predictions = tables("")[1], tables("_minima")[1], tables("_predictions")[1]
-    columns, surface = tables("_energy")
+    curve, minima, predictions = (tables(name)[1] for name in ("curve", "minima", "predictions"))
+    columns, surface = tables("energy")
     return Variant(
         name=folder.name,
-        config=records[seeds[0]]["config"],
+        config=read_json(seeds[0] / "run.json")["config"],
         steps=curve[0, :, 0],
         curve=curve[:, :, 2],
-        errors=tables("_iterations")[1][:, :, 1],
+        errors=tables("iterations")[1][:, :, 1],
         x=predictions[0, :, 0],
         target=predictions[0, :, 1],
         predictions=predictions[:, :, 2:].swapaxes(1, 2),
@@ -97,9 +96,9 @@ def read_variant(folder: Path) -> Variant:
 def read_variants(results: Path | str) -> list[Variant]:
     """All variants under results/regression, those of the study first and in its order."""
     root = Path(results) / "regression"
-    folders = sorted(path.parent for path in root.glob("*/run.json"))
+    folders = [folder for folder in sorted(root.glob("*")) if seeds_of(folder)]
     if not folders:
-        raise FileNotFoundError(f"{root} must have results such as dcem/run.json, found none")
+        raise FileNotFoundError(f"{root} must have results such as dcem/seed0/curve.csv, found none")
     known = list(LABELS)
     return sorted(
         map(read_variant, folders), key=lambda v: known.index(v.name) if v.name in known else len(known)
@@ -189,8 +188,3 @@ def _factor(growth: np.ndarray) -> str:
 def _spread(values: np.ndarray, form: str) -> str:
     """'mean [lowest, highest]'."""
     return f"{form.format(values.mean())} [{form.format(values.min())}, {form.format(values.max())}]"
-
-
-def _read_csv(path: Path) -> tuple[list[str], np.ndarray]:
-    columns, *rows = csv.reader(path.read_text().splitlines())
-    return columns, np.array(rows, float)

@@ -17,7 +17,7 @@ from dcem_lab.report.claims import Claim, judge
 from dcem_lab.report.formats import scientific
 from dcem_lab.report.pictures import shades
 from dcem_lab.report.scales import Scale
-from dcem_lab.report.sources import Section, Sources, read_json
+from dcem_lab.report.sources import Section, Sources, read_json, seeds_of
 from dcem_lab.report.statistics import log_interval
 from dcem_lab.report.templates import part, render
 
@@ -57,7 +57,8 @@ def section(sources: Sources) -> Section:
 
 def records_of(results: Path, variants: Sequence[Variant]) -> dict[str, dict[str, Any]]:
     """Of the first seed of each."""
-    return {v.label: read_json(results / "regression" / v.name / "run.json")["seed0"] for v in variants}
+    root = results / "regression"
+    return {v.label: read_json(seeds_of(root / v.name)[0] / "run.json") for v in variants}
 
 
 def _naming(name: str) -> tuple[str, str, str]:

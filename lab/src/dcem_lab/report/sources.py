@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from dcem_lab.report.claims import Claim
@@ -72,6 +73,19 @@ def or_not_run(body: Callable[[], Markup], how: str) -> Markup:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def seeds_of(variant: Path) -> list[Path]:
+    """The folders of a variant's seeds that have a curve, by number."""
+    found = [curve.parent for curve in variant.glob("seed*/curve.csv")]
+    return sorted(found, key=lambda folder: int(folder.name.removeprefix("seed")))
+
+
+def read_columns(path: Path) -> dict[str, np.ndarray]:
+    """A table of numbers; empty cells are NaN."""
+    names, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+    values = np.array([[float(cell or "nan") for cell in row] for row in rows]).reshape(-1, len(names))
+    return dict(zip(names, values.T, strict=True))
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

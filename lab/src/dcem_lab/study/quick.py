@@ -42,7 +42,7 @@ def _regression(results: Path) -> Markup:
 
 
 def _cartpole(results: Path) -> Markup:
-    path = next(iter(sorted((results / "cartpole").glob("*/seed0.csv"))), None)
+    path = next(iter(sorted((results / "cartpole").glob("*/seed0/curve.csv"))), None)
     if path is None:
         raise FileNotFoundError(f"{results / 'cartpole'} must have a training, found none")
     rows = read_rows(path)
@@ -58,7 +58,7 @@ def _cartpole(results: Path) -> Markup:
     caption = (
         f"Blue: on the validation states, orange: while training. The best validation cost is {best:.2f}."
     )
-    record = next(iter(read_json(path.parent / "run.json").values()))
+    record = read_json(path.parent / "run.json")
     return figure(caption, [panel(title, chart)]) + part("provenance", {"cartpole": record})
 
 

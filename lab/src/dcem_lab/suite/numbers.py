@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dcem_lab.report.formats import duration, machine_of, number
-from dcem_lab.report.sources import read_json, read_rows
+from dcem_lab.report.sources import read_columns, read_json, read_rows, seeds_of
 
 TASKS = ("cheetah-run", "walker-walk")
 CONTROLLERS = {"full-cem": "full CEM", "latent-dcem": "latent DCEM", "latent-dcem-ppo": "latent DCEM\n+ PPO"}
@@ -74,12 +74,12 @@ def read_trainings(root: Path) -> list[Training]:
     """results/<phase>/<task>-<variant>/seed<k>/{run.json, curve.csv}"""
     found = []
     for folder in sorted(root.glob("*")):
-        paths = sorted(path for path in folder.glob("seed*") if (path / "curve.csv").exists())
-        if not paths:
+        seeds = seeds_of(folder)
+        if not seeds:
             continue
         task = next((task for task in TASKS if folder.name.startswith(task)), folder.name)
-        records = {path.name: _record(path / "run.json") for path in paths}
-        curves = [_columns(path / "curve.csv") for path in paths]
+        records = {seed.name: read_json(seed / "run.json") for seed in seeds}
+        curves = [read_columns(seed / "curve.csv") for seed in seeds]
         found.append(Training(task, folder.name.removeprefix(task).strip("-") or "default", records, curves))
     return found
 
@@ -182,15 +182,3 @@ def _device(row: dict[str, str]) -> str:
         return row["device"]
     threads = f"{row['threads']} thread{'s' * (row['threads'] != '1')}"
     return f"{row['device']} ({threads}, load before {row['load']})"
-
-
-def _record(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    found = read_json(path)
-    return found if "command" in found else next(iter(found.values()), {})
-
-
-def _columns(path: Path) -> dict[str, np.ndarray]:
-    rows = read_rows(path)
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}
