@@ -116,6 +116,26 @@ def write_pictures(folder: Path) -> None:
 
 # The control suite
 
+QUESTIONS = {
+    "controllers": {
+        "full-cem": "full CEM",
+        "latent-dcem": "latent DCEM",
+        "latent-dcem-ppo": "latent DCEM + PPO",
+    },
+    "planet": [
+        {"run": "cheetah-run-best", "question": "to compare with", "changed": "", "charted": True},
+        {"run": "cheetah-run-best-mse", "question": "squared errors?", "changed": "model.loss=mse"},
+    ],
+    "finetuned": [
+        {"task": "cheetah-run", "before": "latent-dcem", "after": "latent-dcem-ppo", "training": "seed 0"}
+    ],
+}
+
+
+def write_questions(results: Path) -> None:
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "questions.json").write_text(json.dumps(QUESTIONS), encoding="utf-8")
+
 
 def write_trainings(results: Path) -> None:
     """Two seeds of each task, whose evaluations rise to 600 and 900, and phase 2 of one, stopped early."""

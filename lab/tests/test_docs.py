@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 import dcem_lab
+import made_up
 from dcem_lab import cli, experiments
 from dcem_lab.commands.exits import EXIT_CODES
 from dcem_lab.commands.overrides import field_types
 from dcem_lab.commands.train import Options
-
-matplotlib = pytest.importorskip("matplotlib")
-from dcem_lab.report import documents  # noqa: E402 (needs matplotlib)
-from dcem_lab.study import tables  # noqa: E402
+from dcem_lab.report import documents
+from dcem_lab.study import tables
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = "cheetah-run-T5-tau0.2-replay-offline"
@@ -61,6 +60,7 @@ def test_the_readme_s_table_follows_the_files(tmp_path):
         "lab/benchmarks/gpu/results",
     ):
         shutil.copytree(ROOT / part, tmp_path / part)
+    shutil.copy(ROOT / "lab/results/questions.json", tmp_path / "lab/results")
     text = (ROOT / "README.md").read_text()
     assert "<!-- table headline: begin -->" in text
     assert rewritten(text, tmp_path) == rewritten(text, ROOT)
@@ -113,6 +113,7 @@ def test_a_table_follows_its_file(tmp_path, table, file, column, value, shown):
         "lab/benchmarks/gpu/results",
     ):
         shutil.copytree(ROOT / part, tmp_path / part)
+    shutil.copy(ROOT / "lab/results/questions.json", tmp_path / "lab/results")
     assert f"<!-- table {table}: begin -->" in (ROOT / "lab" / "docs" / "dmc.md").read_text()
     assert shown not in documents.markdown(tables.TABLES[table](tables.sources_in(tmp_path)))
     header, first, *rest = (tmp_path / file).read_text().splitlines()
@@ -124,6 +125,7 @@ def test_a_table_follows_its_file(tmp_path, table, file, column, value, shown):
 
 def test_recipes_are_compared_after_as_many_steps(tmp_path):
     """Not by their last evaluations, nor by lines of the log that have none."""
+    made_up.write_questions(tmp_path / "lab/results")
     folder = tmp_path / "lab/results/planet/cheetah-run-best-mse"
     curve = "env_steps,updates,seconds,return,eval_mean,eval_median\n"
     for seed, lines in {"0": "200000,1,1,5,,\n200000,1,1,5,41.2,43.4\n400000,2,2,5,50,50\n", "1": ""}.items():
@@ -136,6 +138,7 @@ def test_recipes_are_compared_after_as_many_steps(tmp_path):
 
 def test_gains_are_on_episodes_that_begin_alike(tmp_path):
     """Also where they are not in the same order, or not all there."""
+    made_up.write_questions(tmp_path / "lab/results")
     path = tmp_path / "lab/results/dmc/evaluations.csv"
     path.parent.mkdir(parents=True)
     rows = [f"cheetah-run,latent-dcem,a,100,5,{seed},{100 * seed}" for seed in range(9)]
@@ -258,6 +261,7 @@ def test_links_lead_somewhere(page):
 def test_notebooks_run(path, tmp_path, monkeypatch, capsys):
     """Plain Python in every cell, so that no kernel is needed here."""
     monkeypatch.chdir(tmp_path)
+    matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
 

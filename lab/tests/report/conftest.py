@@ -31,6 +31,7 @@ def sources(tmp_path_factory) -> Sources:
     made_up.write_regression(results, "gd", growth=1.8, at_minimum=0.1)
     made_up.write_regression(results, "gd-starts", growth=1.01, at_minimum=0.5)
     made_up.write_cartpole(results)
+    made_up.write_questions(results)
     made_up.write_trainings(results)
     made_up.write_evaluations(results)
     made_up.write_planning(results)

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.templates import code, part
 from dcem_lab.suite import section as dmc
-from made_up import EPISODES, write_record, write_rows
+from made_up import EPISODES, write_questions, write_record, write_rows
 
 
 class Text(HTMLParser):
@@ -198,16 +199,37 @@ def test_the_command_refuses_a_folder_that_is_not_there(tmp_path, capsys):
 
 
 def test_evaluations_beside_the_paper(sources, text):
-    found = {(e.task, e.controller): e for e in dmc.read_evaluations(sources.results / "dmc/evaluations.csv")}
+    found = {(e.task, e.controller): e for e in dmc.read_evaluations(sources.results)}
     full = found["cheetah-run", "full-cem"]
     assert np.median(full.totals) == 701 and full.sampled == "10,000"
-    low, high = full.interval
+    _, low, high = full.interval
     assert 701 - 15 < low < 701 < high < 701 + 15
     table = text["dmc"]
     assert "cheetah-run, full CEM 701 [683–714] 701 [676–726] 1 (101 episodes)" in table
     assert re.search(r"cheetah-run, latent DCEM 652 \[592–681\] 900 .{,60}✓ better", table)
     assert re.search(r"walker-walk, full CEM 953 \[920–972\] 700 .{,60}✗ worse", table)
     assert "walker-walk, latent DCEM 861 [761–916] · not run yet" in table
+
+
+def test_runs_are_drawn_anew_before_their_episodes():
+    """Two runs that differ: the interval of the median reaches from one to the other."""
+    apart = {"a": np.full(50, 100.0), "b": np.full(50, 300.0)}
+    found = dmc.Evaluation("task", "full-cem", apart, "10", "full CEM").interval
+    assert found == (200, 100, 300)
+
+
+def test_runs_that_answer_a_question_stand_aside(sources):
+    columns = ["env_steps", "updates", "seconds", "eval_mean", "eval_median"]
+    folder = sources.results / "planet" / "cheetah-run-best-mse" / "seed0"
+    write_rows(folder / "curve.csv", columns, [[200_000, 1, 1, 41.2, 43.4]])
+    write_record(folder)
+    try:
+        aside = {one.preset: one.aside for one in dmc.read_trainings(sources.results / "planet")}
+        shown = Text(study.build_page(sources)).sections["dmc"]
+    finally:
+        shutil.rmtree(folder.parent)
+    assert aside == {"best": False, "best-mse": True}
+    assert "squared errors? model.loss=mse 0 41 43" in shown and "ours, best-mse" not in shown
 
 
 def test_curves_are_read_at_the_steps_of_others(sources, text):
@@ -229,7 +251,7 @@ def test_a_run_that_goes_on_from_another_is_not_counted_by_its_own_steps(sources
     cheetah, _ = dmc.read_trainings(sources.results / "planet")
     on = {seed: record | {"config": {"source": "cheetah-run"}} for seed, record in cheetah.records.items()}
     trainings = [cheetah, replace(cheetah, preset="annealed", records=on)]
-    phase = dmc._phase("planet", trainings, [])
+    phase = dmc._phase("planet", sources.results, trainings, [])
     assert "ours, best" in phase["curves"] and "ours, annealed" not in phase["curves"]
     assert "cheetah-run, annealed, 0" in [row["task, variant, seed"] for row in phase["runs"]]
     assert "ours, annealed" not in str(dmc._beside_others(trainings))
@@ -238,7 +260,7 @@ def test_a_run_that_goes_on_from_another_is_not_counted_by_its_own_steps(sources
 def test_a_single_evaluation_can_be_seen(sources):
     (latent,) = dmc.read_trainings(sources.results / "embed")
     curve = {name: values[:1] for name, values in latent.curves[0].items()}
-    drawn = dmc._curves([replace(latent, curves=[curve])], "latent-dcem", "eval_median")
+    drawn = dmc._curves([replace(latent, curves=[curve])], "latent-dcem", "latent DCEM", "eval_median")
     assert re.search(r'd="M[\d.]+ ([\d.]+)L[\d.]+ \1"', drawn)
 
 
@@ -257,6 +279,7 @@ def test_the_papers_claims_have_their_lines(sources, text):
 
 
 def test_what_failed_on_the_control_suite_is_said(tmp_path):
+    write_questions(tmp_path)
     totals = {"latent-dcem": [900.0] * 6 + [100.0] * 4, "full-cem": [900.0, 850.0] * 5}
     rows = [
         ["walker-walk", name, "a", 1, 1, i, x] for name, them in totals.items() for i, x in enumerate(them)
@@ -266,7 +289,7 @@ def test_what_failed_on_the_control_suite_is_said(tmp_path):
         folder = tmp_path / "embed" / f"cheetah-run-{name}" / "seed0"
         write_rows(folder / "curve.csv", ["env_steps", "eval_mean"], [[100, 300], [200, mean]])
         write_record(folder)
-    evaluations = dmc.read_evaluations(tmp_path / "dmc" / "evaluations.csv")
+    evaluations = dmc.read_evaluations(tmp_path)
     sits, offline = dmc.failures(evaluations, dmc.read_trainings(tmp_path / "embed"))
     assert "walker-walk: latent DCEM either works or does not. 4 of 10 episodes" in sits
     assert "from 100 to 900; the mean is 580" in sits
@@ -286,7 +309,7 @@ def test_plans_stand_beside_what_they_earn(sources, text):
     before = path.read_text()
     path.write_text(before + "cheetah-run,full-cem,cheetah-run,1000,10,10000,1.42,8.7,cuda,a GPU,8,0.1\n")
     try:
-        first = dmc.planning_rows(path.parent)[0]
+        first = dmc.planning_rows(sources.results)[0]
     finally:
         path.write_text(before)
     assert (first["CPU, one state"], first["GPU, one state"]) == ("2,346 ms", "1.42 ms")
@@ -300,7 +323,7 @@ def test_a_step_of_training_in_parts(text):
 
 def test_a_box_has_quartiles_whiskers_and_the_points_beyond():
     totals = np.array([0.0, *np.linspace(100, 200, 21), 1000.0])
-    box = dmc._box(dmc.Evaluation("task", "full-cem", {"a": totals}, "10"))
+    box = dmc._box(dmc.Evaluation("task", "full-cem", {"a": totals}, "10", "full CEM"))
     assert (box.median, box.whiskers, list(box.points)) == (150, (100, 200), [0, 1000])
 
 

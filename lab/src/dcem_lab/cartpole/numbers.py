@@ -138,7 +138,7 @@ def factors(study: Study) -> list[dict[str, str]]:
             "τ": f"{variant.tau:g}",
             "paper": f"{paper:.3f}",
             "ours": f"{best.mean():.3f}",
-            "95% interval": _range(best),
+            "95% interval": interval(best).bounds(),
             "fresh noise": _with_interval(noise / PAPER_EXPERT),
             "fresh states": _with_interval(fresh / study.expert(EXPERT, "fresh")),
             "against the strong expert": _with_interval(noise / study.expert(STRONG)),
@@ -208,15 +208,9 @@ def in_words(study: Study) -> str:
 
 
 def _verdict(ours: np.ndarray, paper: float) -> str:
-    _, low, high = interval(ours)
     side = "above" if ours.mean() >= paper else "below"
-    return f"{side}, within the interval" if low <= paper <= high else f"{side}, beyond the interval"
+    return f"{side}, {'within' if interval(ours).holds(paper) else 'beyond'} the interval"
 
 
 def _with_interval(samples: np.ndarray) -> str:
-    return f"{samples.mean():.3f} {_range(samples)}"
-
-
-def _range(samples: np.ndarray) -> str:
-    _, low, high = interval(samples)
-    return f"[{low:.3f}, {high:.3f}]"
+    return f"{samples.mean():.3f} {interval(samples).bounds()}"

@@ -77,14 +77,14 @@ def _naming(dim: int, tau: float) -> tuple[str, str, str]:
 
 def _claim(variant: Variant) -> Claim:
     factors = variant.best[:, -1] / paper.CARTPOLE_EXPERT
-    mean, low, high = interval(factors)
+    found = interval(factors)
     known = paper.CARTPOLE_FACTORS[variant.dim, variant.tau]
     return Claim(
         *_naming(variant.dim, variant.tau),
         f"{known:.3f}",
-        f"{mean:.3f}",
+        f"{found.mean:.3f}",
         str(len(factors)),
-        f"[{low:.3f}, {high:.3f}]",
+        found.bounds(),
         judge(factors, known),
     )
 
@@ -172,13 +172,10 @@ def _factors(study: Study) -> Markup:
     scale = Scale(0, 1.5)
     groups = []
     for (dim, tau), variant in study.variants.items():
-        known, ours = paper.CARTPOLE_FACTORS[dim, tau], variant.best[:, -1] / paper.CARTPOLE_EXPERT
-        mean, low, high = (float(value) for value in interval(ours))
-        marks = [
-            Mark(f"paper: {known:.3f}", "ink", known, shape="diamond"),
-            Mark(f"ours: {mean:.3f} [{low:.3f}, {high:.3f}]", COLORS[tau], mean, low, high),
-        ]
-        groups.append((f"d = {dim}, τ = {tau:g}", marks))
+        known = paper.CARTPOLE_FACTORS[dim, tau]
+        theirs = Mark(f"paper: {known:.3f}", "ink", known, shape="diamond")
+        ours = _interval_mark("ours", COLORS[tau], variant.best[:, -1] / paper.CARTPOLE_EXPERT, "dot")
+        groups.append((f"d = {dim}, τ = {tau:g}", [theirs, ours]))
     rules = [Rule("the paper's expert", 1.0, "1 0")]
     chart = rows("Improvement factors", groups, scale, "improvement factor", rules)
     strong = study.expert(STRONG)
@@ -201,9 +198,10 @@ def _factors(study: Study) -> Markup:
     return figure(caption, panels)
 
 
-def _interval_mark(label: str, color: str, samples: np.ndarray) -> Mark:
-    mean, low, high = (float(value) for value in interval(samples))
-    return Mark(f"{label}: {mean:.3f} [{low:.3f}, {high:.3f}]", color, mean, low, high, "square")
+def _interval_mark(label: str, color: str, samples: np.ndarray, shape: str = "square") -> Mark:
+    found = interval(samples)
+    mean, low, high = map(float, found)
+    return Mark(f"{label}: {mean:.3f} {found.bounds()}", color, mean, low, high, shape)
 
 
 def _convergence(study: Study) -> Markup:

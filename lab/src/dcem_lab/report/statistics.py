@@ -21,6 +21,9 @@ class Interval(NamedTuple):
     def holds(self, value: float) -> bool:
         return bool(self.low <= value <= self.high)
 
+    def bounds(self, form: str = ".3f") -> str:
+        return f"[{self.low:{form}}, {self.high:{form}}]"
+
 
 def interval(samples: np.ndarray) -> Interval:
     """Mean and confidence bounds (Student's t) over the first axis; a single sample has no width.

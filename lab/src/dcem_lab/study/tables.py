@@ -15,7 +15,7 @@ from dcem_lab.report.sources import Sources, read_rows
 from dcem_lab.study import headline
 from dcem_lab.study.speed import loop_rows
 from dcem_lab.suite import questions, starts
-from dcem_lab.suite.numbers import CONTROLLERS, planning_rows, read_evaluations, read_trainings, training_rows
+from dcem_lab.suite.numbers import label_of, planning_rows, read_evaluations, read_trainings, training_rows
 
 
 def pages(checkout: Path) -> list[Path]:
@@ -52,17 +52,16 @@ def _curves(sources: Sources) -> Rows:
 
 def _evaluations(sources: Sources) -> Rows:
     """The three controllers on both tasks, beside the paper's; others below."""
-    found = {(e.task, e.controller): e for e in read_evaluations(sources.results / "dmc" / "evaluations.csv")}
+    found = {(e.task, e.controller): e for e in read_evaluations(sources.results)}
     rows = []
     for key in [*paper.DMC_RETURNS, *(key for key in found if key not in paper.DMC_RETURNS)]:
         one, known = found.get(key), paper.DMC_RETURNS.get(key)
-        q1, median, q3 = np.percentile(one.totals, [25, 50, 75]) if one else (0.0, 0.0, 0.0)
         rows.append(
             {
                 "task": key[0],
-                "controller": CONTROLLERS.get(key[1], key[1]).replace("\n", " "),
-                "the paper": f"{known.median:.0f} [{known.q1:.0f}–{known.q3:.0f}]" if known else "",
-                "ours": f"{median:.0f} [{q1:.0f}–{q3:.0f}]" if one else NOT_MEASURED,
+                "controller": label_of(key[1], sources.results),
+                "the paper": str(known) if known else "",
+                "ours": str(one.quartiles) if one else NOT_MEASURED,
                 "our mean": f"{np.mean(one.totals):.0f}" if one else "",
                 "episodes": str(len(one.totals)) if one else "",
                 "trajectories a plan": one.sampled if one else "",
@@ -188,7 +187,7 @@ TABLES: Tables = {
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
     "loop": lambda sources: loop_rows(sources),
     "evaluations": _evaluations,
-    "planning": lambda sources: planning_rows(sources.results / "dmc"),
+    "planning": lambda sources: planning_rows(sources.results),
     "regression": _regression,
     "cartpole": _cartpole,
     "cem": _cem,

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from dcem_lab import paper
 from dcem_lab.report.charts import Box, Line, Rule, boxes, figure, lines, panel
-from dcem_lab.report.claims import NOT_REPORTED, Claim, Verdict
+from dcem_lab.report.claims import NOT_REPORTED, Claim, beside
 from dcem_lab.report.formats import number
 from dcem_lab.report.markdown import by_heading
 from dcem_lab.report.markdown import render as markdown
@@ -26,12 +26,13 @@ from dcem_lab.suite.numbers import (
     Evaluation,
     Training,
     evaluated,
+    label_of,
     planning_rows,
     read_evaluations,
     read_trainings,
     training_rows,
 )
-from dcem_lab.suite.questions import answers, embed_rows, finetuned_rows, planet_rows, ppo_rows
+from dcem_lab.suite.questions import embed_rows, finetuned_rows, planet_rows, ppo_rows
 from dcem_lab.suite.starts import start_rows
 
 # How each phase is run, and what its controller is called.
@@ -50,9 +51,9 @@ NEAR = 0.05  # an evaluation this close to a number of steps counts for it
 def section(sources: Sources) -> Section:
     results, folder = sources.results, sources.results / "dmc"
     phases = {name: read_trainings(results / name) for name in PHASES}
-    evaluations = read_evaluations(folder / "evaluations.csv")
-    claims = _claims(evaluations)
-    planning = planning_rows(folder)
+    evaluations = read_evaluations(results)
+    claims = _claims(evaluations, results)
+    planning = planning_rows(results)
     machines = "; ".join(dict.fromkeys(row.pop("measured on") for row in planning))
     body = render(
         "suite/section.html",
@@ -64,7 +65,7 @@ def section(sources: Sources) -> Section:
         ],
         planning=_named(planning, "task", "controller"),
         machines=machines,
-        **{name: _phase(name, trainings, evaluations) for name, trainings in phases.items()},
+        **{name: _phase(name, results, trainings, evaluations) for name, trainings in phases.items()},
         beside_others=_beside_others(phases["planet"]),
         questions={
             "planet": _with_code(planet_rows(results)),
@@ -87,35 +88,26 @@ def _line_by_line(path: Path) -> Markup | None:
     return markdown(text) if text is not None else None
 
 
-def _claims(evaluations: Sequence[Evaluation]) -> list[Claim]:
+def _claims(evaluations: Sequence[Evaluation], results: Path) -> list[Claim]:
     found = {(evaluation.task, evaluation.controller): evaluation for evaluation in evaluations}
     claims = []
     for (task, controller), known in paper.DMC_RETURNS.items():
-        naming = "Control suite", f"{task}, {CONTROLLERS[controller]}".replace("\n", " "), "median return"
-        published = f"{known.median:.0f} [{known.q1:.0f}–{known.q3:.0f}]"
+        naming = "Control suite", f"{task}, {label_of(controller, results)}", "median return"
         ours = found.get((task, controller))
         if ours is None:
-            claims.append(Claim(*naming, published))
+            claims.append(Claim(*naming, str(known)))
             continue
-        low, high = ours.interval
-        q1, median, q3 = np.percentile(ours.totals, [25, 50, 75])
         claims.append(
             Claim(
                 *naming,
-                published,
-                f"{median:.0f} [{q1:.0f}–{q3:.0f}]",
+                str(known),
+                str(ours.quartiles),
                 f"{len(ours.runs)} ({len(ours.totals)} episodes)",
-                f"[{low:.0f}, {high:.0f}]",
-                _verdict(median, low, high, known.median),
+                ours.interval.bounds(".0f"),
+                beside(ours.interval, known.median),
             )
         )
     return claims
-
-
-def _verdict(median: float, low: float, high: float, known: float) -> Verdict:
-    if low <= known <= high:
-        return Verdict("agrees", "good")
-    return Verdict("better", "good") if median > known else Verdict("worse", "bad")
 
 
 def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> Iterator[str]:
@@ -123,11 +115,10 @@ def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> I
     for one in evaluations:
         if one.controller not in CONTROLLERS:
             continue
-        low, high = one.interval
+        median, low, high = one.interval
         if high - low > FAR:
-            label, median = one.label.replace("\n", " "), np.median(one.totals)
             yield (
-                f"{one.task}: {label} either works or does not. {(one.totals < median / 2).sum()} of "
+                f"{one.task}: {one.label} either works or does not. {(one.totals < median / 2).sum()} of "
                 f"{len(one.totals)} episodes have less than half of the median, {median:.0f}, whose 95% "
                 f"interval reaches from {low:.0f} to {high:.0f}; the mean is {one.totals.mean():.0f}."
             )
@@ -152,7 +143,7 @@ def _boxes(evaluations: Sequence[Evaluation]) -> Markup:
         for evaluation in (e for e in evaluations if e.task == task and e.controller in CONTROLLERS):
             known = paper.DMC_RETURNS.get((task, evaluation.controller))
             pair = [Box("paper", "ink", *known)] if known else []
-            groups.append((evaluation.label, [*pair, _box(evaluation)]))
+            groups.append((evaluation.label.replace(" + ", "\n+ "), [*pair, _box(evaluation)]))
         if groups:
             panels.append(panel(task, boxes(f"Returns on {task}", groups, _RETURNS, "return")))
     caption = (
@@ -164,14 +155,16 @@ def _boxes(evaluations: Sequence[Evaluation]) -> Markup:
 
 def _box(evaluation: Evaluation) -> Box:
     totals = evaluation.totals
-    q1, median, q3 = (float(value) for value in np.percentile(totals, [25, 50, 75]))
+    q1, median, q3 = evaluation.quartiles
     reach = 1.5 * (q3 - q1)
     inside = totals[(totals >= q1 - reach) & (totals <= q3 + reach)]
     outside = [float(value) for value in totals if value not in inside]
     return Box("ours", "c0", q1, median, q3, (float(inside.min()), float(inside.max())), outside)
 
 
-def _phase(name: str, trainings: Sequence[Training], evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+def _phase(
+    name: str, results: Path, trainings: Sequence[Training], evaluations: Sequence[Evaluation]
+) -> dict[str, Any]:
     """Its curves, and every run in a table.
 
     Runs that go on from others are in the table alone: by environment steps they would flatter. So are those
@@ -179,7 +172,7 @@ def _phase(name: str, trainings: Sequence[Training], evaluations: Sequence[Evalu
     """
     command, controller = PHASES[name]
     first = name == "planet"
-    shown = [one for one in trainings if not (answers(one) or (first and one.goes_on))]
+    shown = [one for one in trainings if not (one.aside or (first and one.goes_on))]
     words = [
         f"{one.task}: median {np.median(one.totals):.0f} over {len(one.totals)} episodes, "
         f"{one.sampled} trajectories for a plan."
@@ -189,14 +182,16 @@ def _phase(name: str, trainings: Sequence[Training], evaluations: Sequence[Evalu
     return {
         "command": command,
         "words": " ".join(words),
-        "curves": _curves(shown, controller, "eval_mean" if first else "eval_median"),
+        "curves": _curves(
+            shown, controller, label_of(controller, results), "eval_mean" if first else "eval_median"
+        ),
         "runs": _named(training_rows(trainings), "task", "variant", "seed"),
     }
 
 
 def _beside_others(trainings: Sequence[Training]) -> dict[str, list[dict[str, str]]]:
     """Phase 1 and published agents at the same environment steps, by task."""
-    anew = [one for one in trainings if not (one.goes_on or answers(one))]
+    anew = [one for one in trainings if not (one.goes_on or one.aside)]
     return {
         task: [_at_steps(training) for training in anew if training.task == task]
         + [
@@ -225,7 +220,7 @@ def _named(rows: Sequence[Mapping[str, str]], *columns: str) -> list[dict[str, s
     ]
 
 
-def _curves(trainings: Sequence[Training], controller: str, measure: str) -> Markup:
+def _curves(trainings: Sequence[Training], controller: str, label: str, measure: str) -> Markup:
     """A panel a task, a colour a variant, a line a seed."""
     panels = []
     for task in dict.fromkeys(training.task for training in trainings):
@@ -246,10 +241,9 @@ def _curves(trainings: Sequence[Training], controller: str, measure: str) -> Mar
             f"Returns on {task}", series, Scale(0, most), _RETURNS, "environment steps", "return", rules
         )
         panels.append(panel(task, chart, [(color, label) for label, color in colors.items()]))
-    name = CONTROLLERS[controller].replace("\n", " ")
     caption = (
         f"{'Mean' if measure == 'eval_mean' else 'Median'} return of the evaluation episodes, seed by seed, "
-        f"over environment steps. Dashed: the paper's median with {name} at the end of its training. A line "
+        f"over environment steps. Dashed: the paper's median with {label} at the end of its training. A line "
         "ends where its run was stopped; the table says how much of its budget that was."
     )
     return figure(caption, panels) if panels else Markup()
@@ -282,12 +276,12 @@ def _by_steps(values: Sequence[float]) -> dict[str, str]:
 
 
 def _evaluation(one: Evaluation) -> dict[str, str]:
-    low, high = one.interval
-    q1, median, q3 = np.percentile(one.totals, [25, 50, 75])
+    _, low, high = one.interval
+    q1, median, q3 = one.quartiles
     known = paper.DMC_RETURNS.get((one.task, one.controller))
     return {
         "task": one.task,
-        "controller": one.label.replace("\n", " "),
+        "controller": one.label,
         "trajectories": one.sampled,
         "runs": str(len(one.runs)),
         "episodes": str(len(one.totals)),
