@@ -123,8 +123,12 @@ QUESTIONS = {
         "latent-dcem-ppo": "latent DCEM + PPO",
     },
     "planet": [
-        {"run": "cheetah-run-best", "question": "to compare with", "changed": "", "charted": True},
-        {"run": "cheetah-run-best-mse", "question": "squared errors?", "changed": "model.loss=mse"},
+        {"run": "planet/cheetah-run-best", "question": "to compare with", "changed": "", "charted": True},
+        {"run": "planet/cheetah-run-best-mse", "question": "squared errors?", "changed": "model.loss=mse"},
+    ],
+    "paper-preset": [
+        {"run": "planet/cheetah-run-paper", "question": "to compare with", "changed": "", "charted": True},
+        {"run": "planet/cheetah-run-paper-gelu", "question": "GELU?", "changed": "model.activation=gelu"},
     ],
     "finetuned": [
         {"task": "cheetah-run", "before": "latent-dcem", "after": "latent-dcem-ppo", "training": "seed 0"}

@@ -136,6 +136,26 @@ def test_recipes_are_compared_after_as_many_steps(tmp_path):
     assert list(row.values())[1:] == ["`model.loss=mse`", "0", "41", "43"]
 
 
+def test_the_papers_preset_is_taken_apart_seed_by_seed(tmp_path):
+    """A row a change; its runs are not among the others of phase 1."""
+    results = tmp_path / "lab/results"
+    made_up.write_questions(results)
+    columns = ["env_steps", "updates", "seconds", "eval_mean", "eval_median"]
+    for name, mean in {"": 20, "-gelu": 30}.items():
+        for seed in range(2):
+            folder = results / "planet" / f"cheetah-run-paper{name}" / f"seed{seed}"
+            rows = [[100_000, 1, 1, 7, 7], [200_000, 2, 2, mean + seed, mean - seed]]
+            made_up.write_rows(folder / "curve.csv", columns, rows)
+            made_up.write_record(folder)
+    rows = tables.TABLES["paper-preset"](tables.sources_in(tmp_path))
+    assert [list(row.values())[1:] for row in rows] == [
+        ["nothing", "0, 1", "20, 21", "20, 19"],
+        ["`model.activation=gelu`", "0, 1", "30, 31", "30, 29"],
+    ]
+    others = tables.TABLES["planet"](tables.sources_in(tmp_path))
+    assert {row["variant"] for row in others} == {"paper"}
+
+
 def test_gains_are_on_episodes_that_begin_alike(tmp_path):
     """Also where they are not in the same order, or not all there."""
     made_up.write_questions(tmp_path / "lab/results")

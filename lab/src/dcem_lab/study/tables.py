@@ -15,7 +15,14 @@ from dcem_lab.report.sources import Sources, read_rows
 from dcem_lab.study import headline
 from dcem_lab.study.speed import loop_rows
 from dcem_lab.suite import questions, starts
-from dcem_lab.suite.numbers import label_of, planning_rows, read_evaluations, read_trainings, training_rows
+from dcem_lab.suite.numbers import (
+    Training,
+    label_of,
+    planning_rows,
+    read_evaluations,
+    read_trainings,
+    training_rows,
+)
 
 
 def pages(checkout: Path) -> list[Path]:
@@ -32,6 +39,12 @@ def sources_in(checkout: Path) -> Sources:
 # The control suite
 
 
+def _phase_one(sources: Sources) -> list[Training]:
+    """Without those that have a page of their own."""
+    apart = questions.apart(sources.results)
+    return [one for one in read_trainings(sources.results / "planet") if one.name not in apart]
+
+
 def _curves(sources: Sources) -> Rows:
     """Phase 1, evaluation by evaluation."""
     return [
@@ -44,7 +57,7 @@ def _curves(sources: Sources) -> Rows:
             "mean": f"{curve['eval_mean'][i]:.0f}",
             "median": f"{curve['eval_median'][i]:.0f}",
         }
-        for training in read_trainings(sources.results / "planet")
+        for training in _phase_one(sources)
         for seed, curve in zip(training.records, training.curves, strict=True)
         for i in np.flatnonzero(np.isfinite(curve["eval_median"]))
     ]
@@ -176,11 +189,12 @@ def _error(row: dict[str, str]) -> str:
 
 TABLES: Tables = {
     "headline": lambda sources: headline.rows(sources),
-    "planet": lambda sources: training_rows(read_trainings(sources.results / "planet")),
+    "planet": lambda sources: training_rows(_phase_one(sources)),
     "embed": lambda sources: training_rows(read_trainings(sources.results / "embed")),
     "ppo": lambda sources: training_rows(read_trainings(sources.results / "ppo")),
     "planet-curves": _curves,
     "planet-questions": lambda sources: questions.planet_rows(sources.results),
+    "paper-preset": lambda sources: questions.preset_rows(sources.results),
     "embed-questions": lambda sources: questions.embed_rows(sources.results),
     "ppo-questions": lambda sources: questions.ppo_rows(sources.results),
     "starts": lambda sources: starts.start_rows(sources.results),

@@ -37,6 +37,11 @@ class Training:
     aside: bool = False  # it answers a question, and stands in no chart
 
     @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.task}-{self.preset}"
+
+    @property
     def label(self) -> str:
         return f"ours, {self.preset}"
 
@@ -81,8 +86,8 @@ class Evaluation:
 
 def read_trainings(root: Path) -> list[Training]:
     """results/<phase>/<task>-<variant>/seed<k>/{run.json, curve.csv}"""
-    asked = read_questions(root.parent).get(root.name, [])
-    aside = {question["run"] for question in asked if not question.get("charted")}
+    lists = (asked for asked in read_questions(root.parent).values() if isinstance(asked, list))
+    aside = {one["run"] for asked in lists for one in asked if "run" in one and not one.get("charted")}
     found = []
     for folder in sorted(root.glob("*")):
         seeds = seeds_of(folder)
@@ -92,12 +97,12 @@ def read_trainings(root: Path) -> list[Training]:
         records = {seed.name: read_json(seed / "run.json") for seed in seeds}
         curves = [read_columns(seed / "curve.csv") for seed in seeds]
         preset = folder.name.removeprefix(task).strip("-") or "default"
-        found.append(Training(task, preset, records, curves, aside=folder.name in aside))
+        found.append(Training(task, preset, records, curves, aside=f"{root.name}/{folder.name}" in aside))
     return found
 
 
 def read_questions(results: Path) -> dict[str, Any]:
-    """What was asked, and which runs answer: by phase; and how controllers are called."""
+    """Lists of what was asked and which runs answer, and how controllers are called."""
     path = results / QUESTIONS
     return read_json(path) if path.exists() else {}
 

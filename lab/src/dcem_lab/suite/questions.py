@@ -14,6 +14,7 @@ from dcem_lab.report.sources import read_columns, read_rows, seeds_of
 from dcem_lab.report.statistics import bootstrap
 from dcem_lab.suite.numbers import evaluated, read_questions
 
+PRESET = "paper-preset"
 _COMPARED = 200_000  # environment steps
 _UNCHANGED, _NEWEST = 3, 5  # PPO steps, of the episodes that it explores in
 _RESAMPLES = 10_000
@@ -30,6 +31,26 @@ def planet_rows(results: Path) -> Rows:
             after = f"mean after {_COMPARED / 1e6:.1f}M steps"
             rows.append(asked | {after: f"{mean[i]:.0f}", "median": f"{median[i]:.0f}"})
     return rows
+
+
+def preset_rows(results: Path) -> Rows:
+    """What of `best` makes up for the paper's preset: the return of phase 1 early on, a row a change."""
+    rows: dict[str, dict[str, str]] = {}
+    for asked, curve in _answers(results, PRESET):
+        seed = asked.pop("seed")
+        (steps, mean), (_, median) = (evaluated(curve, name) for name in ("eval_mean", "eval_median"))
+        row = rows.setdefault(asked["question"], asked)
+        for i in np.flatnonzero(steps == _COMPARED):
+            figures = {"seeds": seed, "mean": f"{mean[i]:.0f}", "median": f"{median[i]:.0f}"}
+            row |= {name: f"{row[name]}, {new}" if name in row else new for name, new in figures.items()}
+    return list(rows.values())
+
+
+def apart(results: Path) -> set[str]:
+    """Runs of phase 1 that answer for the paper's preset alone; they have a page of their own."""
+    asked = read_questions(results)
+    preset = {one["run"] for one in asked.get(PRESET, []) if not one.get("charted")}
+    return {run.removeprefix("planet/") for run in preset - {one["run"] for one in asked.get("planet", [])}}
 
 
 def embed_rows(results: Path) -> Rows:
@@ -62,10 +83,10 @@ def ppo_rows(results: Path) -> Rows:
     return rows
 
 
-def _answers(results: Path, phase: str) -> Iterator[tuple[dict[str, str], dict[str, np.ndarray]]]:
+def _answers(results: Path, what: str) -> Iterator[tuple[dict[str, str], dict[str, np.ndarray]]]:
     """Every question that has been answered, with the curve of each run that did."""
-    for asked in read_questions(results).get(phase, []):
-        for seed in seeds_of(results / phase / asked["run"]):
+    for asked in read_questions(results).get(what, []):
+        for seed in seeds_of(results / asked["run"]):
             yield (
                 {
                     "question": asked["question"],

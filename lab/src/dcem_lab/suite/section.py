@@ -32,7 +32,7 @@ from dcem_lab.suite.numbers import (
     read_trainings,
     training_rows,
 )
-from dcem_lab.suite.questions import embed_rows, finetuned_rows, planet_rows, ppo_rows
+from dcem_lab.suite.questions import embed_rows, finetuned_rows, planet_rows, ppo_rows, preset_rows
 from dcem_lab.suite.starts import start_rows
 
 # How each phase is run, and what its controller is called.
@@ -69,6 +69,7 @@ def section(sources: Sources) -> Section:
         beside_others=_beside_others(phases["planet"]),
         questions={
             "planet": _with_code(planet_rows(results)),
+            "preset": _with_code(preset_rows(results)),
             "embed": _with_code(embed_rows(results)),
             "ppo": _with_code(ppo_rows(results)),
         },
