@@ -2,8 +2,11 @@
 
 import base64
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -186,8 +189,24 @@ def test_the_command_writes_the_page(sources, tmp_path, capsys):
     words = ["--results", sources.results, "--quick", sources.quick, "--out", out,
              "--checkout", sources.checkout]  # fmt: skip
     assert cli.main(["report", *map(str, words)]) == exits.DONE
-    assert out.read_text().startswith("<!doctype html>")
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert out.as_uri() in capsys.readouterr().out
+
+
+def test_the_page_is_the_same_whatever_the_locale(sources, built, tmp_path):
+    """Files are read and written as UTF-8, also where the system's encoding is ASCII."""
+    out = tmp_path / "page.html"
+    words = ["report", "--results", sources.results, "--quick", sources.quick, "--out", out,
+             "--checkout", sources.checkout]  # fmt: skip
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "dcem_lab", *map(str, words)],
+        env=os.environ | plain | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == exits.DONE, done.stderr
+    assert "τ = 1" in built and out.read_bytes().decode() == built
 
 
 def test_the_command_refuses_a_folder_that_is_not_there(tmp_path, capsys):

@@ -215,8 +215,8 @@ TABLES: Tables = {
 
 if __name__ == "__main__":
     for page in pages(Path()):
-        before = page.read_text()
+        before = page.read_text(encoding="utf-8")
         after = rewritten(before, TABLES, sources_in(Path()))
         if after != before:
-            page.write_text(after)
+            page.write_text(after, encoding="utf-8")
             print(f"renewed {page}")

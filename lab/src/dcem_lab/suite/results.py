@@ -98,7 +98,7 @@ def read_table(table: Path) -> list[list[str]]:
     """The rows of the table, none where it is yet to be written; ValueError for a file of something else."""
     if not table.exists():
         return []
-    header, *rows = [*csv.reader(table.read_text().splitlines())] or [[]]
+    header, *rows = [*csv.reader(table.read_text(encoding="utf-8").splitlines())] or [[]]
     if tuple(header) != Row._fields:
         raise ValueError(f"{table} must have the columns {', '.join(Row._fields)}, got {', '.join(header)}")
     return rows
