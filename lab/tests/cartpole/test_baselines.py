@@ -13,7 +13,7 @@ from dcem_lab import pretrained
 from dcem_lab.cartpole import baselines, closed_loop, grid, pictures, shipped, train
 from dcem_lab.cartpole.baselines import PAPER, PCA, Config, expert_plans, grid_cost, train_autoencoder
 from dcem_lab.cartpole.scores import Score, planned_cost, read_scores, scores, write_scores
-from dcem_lab.runs import Run, export, read_record
+from dcem_lab.runs import Run, export_run, read_record
 
 TINY = Config(**baselines.PRESETS["tiny"])
 
@@ -32,7 +32,7 @@ def grid_run(tmp_path_factory) -> Path:
 def test_every_baseline_is_scored_and_exported(tmp_path):
     with Run(tmp_path / "run", TINY, experiment="cartpole-baselines", tensorboard=False) as run:
         baselines.run(TINY, run)
-    [kept] = export(tmp_path / "run", tmp_path / "results", keep=baselines.keep)
+    [kept] = export_run(tmp_path / "run", tmp_path / "results", keep=baselines.keep)
     assert kept == tmp_path / "results" / "cartpole" / "baselines" / "seed0"
     rows = read_scores(kept / "scores.csv")
     names = {row.controller for row in rows}
@@ -118,7 +118,7 @@ def test_an_interrupted_run_is_exported_as_far_as_it_came(grid_run, tmp_path):
     copy.mkdir()
     (copy / "log.jsonl").write_bytes((grid_run / "log.jsonl").read_bytes())
     (copy / "run.json").write_text(json.dumps(record | {"status": "interrupted", "step": 4, "steps": 6000}))
-    [first, *_] = export(copy, tmp_path / "results", "one-state", grid.keep)
+    [first, *_] = export_run(copy, tmp_path / "results", "one-state", grid.keep)
     assert first == tmp_path / "results" / "cartpole" / "one-state-d2-tau1" / "seed0"
     assert (read_record(first)["status"], read_record(first)["step"]) == ("interrupted", 4)
 

@@ -13,7 +13,7 @@ from dcem_lab import pretrained
 from dcem_lab.cartpole import grid as cartpole_grid
 from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.train import Config, Member
-from dcem_lab.runs import Interrupted, Run, export, load_checkpoint, read_record, read_records
+from dcem_lab.runs import Interrupted, Run, export_run, load_checkpoint, read_record, read_records
 
 TINY = Config(**cartpole.PRESETS["tiny"], device="cpu")
 GRID = cartpole_grid.Config(**cartpole_grid.PRESETS["tiny"], device="cpu")
@@ -84,7 +84,7 @@ def test_min_differentiation_sees_only_the_cost_at_the_answer(tmp_path):
 
 def test_a_grid_is_exported_member_by_member(tmp_path):
     folder = train(cartpole_grid, GRID, tmp_path / "run")
-    written = export(folder, tmp_path / "results", keep=cartpole_grid.keep)
+    written = export_run(folder, tmp_path / "results", keep=cartpole_grid.keep)
     assert len(written) == len(GRID.members) == 8
     for path, member in zip(written, GRID.members, strict=True):
         assert path == tmp_path / "results" / "cartpole" / member.variant / f"seed{member.seed}"

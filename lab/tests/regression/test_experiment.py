@@ -25,7 +25,7 @@ from dcem_lab.regression.experiment import (
     run,
     solver_for,
 )
-from dcem_lab.runs import Interrupted, Run, RunError, export, read_record, read_records
+from dcem_lab.runs import Interrupted, Run, RunError, export_run, read_record, read_records
 from dcem_lab.training.members import MemberAdam
 
 TINY = Config(**PRESETS["tiny"])
@@ -84,7 +84,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(stop_at, tmp_path, monkeypatch):
         with pytest.raises(Interrupted), Run(tmp_path / "broken", TINY, tensorboard=False) as broken:
             run(TINY, broken)
     with pytest.raises(RunError, match="is interrupted; only a finished run has been evaluated"):
-        export(tmp_path / "broken", tmp_path, keep=keep)
+        export_run(tmp_path / "broken", tmp_path, keep=keep)
     with Run(tmp_path / "broken", TINY, tensorboard=False) as broken:
         assert broken.step == stop_at
         run(TINY, broken)

@@ -1,4 +1,4 @@
-"""Runs: what they record, log, show and export, and which folders they refuse."""
+"""Runs: what they record, log, show and export_run, and which folders they refuse."""
 
 import csv
 import os
@@ -15,7 +15,7 @@ from dcem_lab.runs import (
     Progress,
     Run,
     RunError,
-    export,
+    export_run,
     load_checkpoint,
     read_record,
     read_records,
@@ -180,7 +180,7 @@ def test_progress_as_a_bar(capsys):
 def test_export(tmp_path):
     for seed in (0, 1):
         train(tmp_path / f"run{seed}", Config(seed=seed, updates=3), variant="fast")
-        [path] = export(tmp_path / f"run{seed}", tmp_path / "results")
+        [path] = export_run(tmp_path / f"run{seed}", tmp_path / "results")
         assert path == tmp_path / "results" / "toy" / "fast" / f"seed{seed}"
         assert read_record(path)["seed"] == seed
     rows = list(csv.DictReader((path / "curve.csv").read_text().splitlines()))
@@ -194,7 +194,7 @@ def test_export(tmp_path):
 def test_an_unfinished_run_is_exported_as_far_as_it_came(tmp_path):
     with pytest.raises(Interrupted):
         interrupted(tmp_path, Config(), 2, signal.SIGTERM)
-    [path] = export(tmp_path, tmp_path / "results")
+    [path] = export_run(tmp_path, tmp_path / "results")
     assert read_record(path)["status"] == "interrupted"
     with pytest.raises(RunError, match="cannot be read as the record of a run"):
-        export(tmp_path / "none", tmp_path / "results")
+        export_run(tmp_path / "none", tmp_path / "results")

@@ -38,7 +38,7 @@ def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
     """Export a run of any experiment; returns a folder a seed, raises UsageError."""
     from dcem_lab.experiments import EXPERIMENTS
     from dcem_lab.runs import RunError, read_record
-    from dcem_lab.runs.export import export, whole_log
+    from dcem_lab.runs.export import export_run, whole_log
 
     try:
         experiment = read_record(run).get("experiment")
@@ -46,7 +46,7 @@ def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
             known = ", ".join(EXPERIMENTS)
             raise ValueError(f"experiment must be one of {known}, or a module's path, got {experiment!r}")
         keeper = KEEPERS.get(str(experiment))
-        return export(run, results, name, importlib.import_module(keeper).keep if keeper else whole_log)
+        return export_run(run, results, name, importlib.import_module(keeper).keep if keeper else whole_log)
     except (RunError, ValueError) as error:
         raise UsageError(str(error)) from error
 

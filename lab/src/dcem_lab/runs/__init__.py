@@ -2,7 +2,7 @@
 
 from dcem_lab.runs.checkpoint import Checkpoint, CheckpointError, Checkpoints
 from dcem_lab.runs.config import require
-from dcem_lab.runs.export import Kept, export
+from dcem_lab.runs.export import Kept, export_run
 from dcem_lab.runs.folder import Run, load_checkpoint
 from dcem_lab.runs.log import read_records
 from dcem_lab.runs.progress import Progress
@@ -19,7 +19,7 @@ __all__ = [
     "Progress",
     "Run",
     "RunError",
-    "export",
+    "export_run",
     "load_checkpoint",
     "read_record",
     "read_records",

@@ -39,7 +39,7 @@ def whole_log(folder: Path, record: dict[str, Any]) -> Iterable[Kept]:
     yield Kept(record["experiment"], record["variant"], record["seed"], record, columns, rows)
 
 
-def export(
+def export_run(
     run_folder: Path | str,
     results: Path | str = "lab/results",
     name: str | None = None,

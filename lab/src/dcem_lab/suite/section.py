@@ -123,7 +123,7 @@ def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> I
                 f"{len(one.totals)} episodes have less than half of the median, {median:.0f}, whose 95% "
                 f"interval reaches from {low:.0f} to {high:.0f}; the mean is {one.totals.mean():.0f}."
             )
-    trainings = {f"{one.task}-{one.preset}": one for one in latent}
+    trainings = {one.name: one for one in latent}
     for name, offline in trainings.items():
         online = trainings.get(name.removesuffix("-offline"))
         if online is None or online is offline:
