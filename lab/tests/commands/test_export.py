@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dcem_lab import cli, experiments
+from dcem_lab import cli
 from dcem_lab.commands import exits
-from dcem_lab.commands.export import KEEPERS
 
 RECORD = {
     "experiment": "planet", "variant": "best", "seed": 0, "status": "finished", "config": {"task": "a"},
@@ -107,7 +106,3 @@ def test_a_table_that_is_a_link_is_not_copied(run, tmp_path, capsys):
     assert export(folder, tmp_path / "results") == exits.USAGE
     assert "must be a regular file" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
-
-
-def test_keepers_are_of_known_experiments():
-    assert set(KEEPERS) <= set(experiments.EXPERIMENTS)

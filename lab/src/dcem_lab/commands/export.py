@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dcem_lab.commands.exits import DONE, UsageError
 from dcem_lab.commands.parser import Parser
 
-# The modules whose `keep` knows what is kept of a run; of others it is the whole log.
-KEEPERS = {
-    "regression": "dcem_lab.regression.experiment",
-    "cartpole-grid": "dcem_lab.cartpole.grid",
-    "cartpole-baselines": "dcem_lab.cartpole.baselines",
-    "planet": "dcem_lab.suite.results",
-    "embed": "dcem_lab.suite.results",
-    "ppo": "dcem_lab.suite.results",
-}
+if TYPE_CHECKING:
+    from dcem_lab.runs.export import Keep
+
 _EXAMPLES = """\
   dcem export runs/planet/best/seed0 --name cheetah-run-best
   dcem export runs/regression/dcem/seed0
@@ -38,17 +32,39 @@ def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
     """Export a run of any experiment; returns a folder a seed, raises UsageError."""
     from dcem_lab.experiments import EXPERIMENTS
     from dcem_lab.runs import RunError, read_record
-    from dcem_lab.runs.export import export_run, whole_log
+    from dcem_lab.runs.export import export_run
 
     try:
         experiment = read_record(run).get("experiment")
         if experiment not in EXPERIMENTS and "." not in str(experiment):
             known = ", ".join(EXPERIMENTS)
             raise ValueError(f"experiment must be one of {known}, or a module's path, got {experiment!r}")
-        keeper = KEEPERS.get(str(experiment))
-        return export_run(run, results, name, importlib.import_module(keeper).keep if keeper else whole_log)
+        return export_run(run, results, name, _keeper(str(experiment)))
     except (RunError, ValueError) as error:
         raise UsageError(str(error)) from error
+
+
+def _keeper(experiment: str) -> Keep:
+    """What knows which part of a run is kept; imported one by one, because the suite needs a simulator."""
+    if experiment == "regression":
+        from dcem_lab.regression import experiment as regression
+
+        return regression.keep
+    if experiment == "cartpole-grid":
+        from dcem_lab.cartpole import grid
+
+        return grid.keep
+    if experiment == "cartpole-baselines":
+        from dcem_lab.cartpole import baselines
+
+        return baselines.keep
+    if experiment in ("planet", "embed", "ppo"):
+        from dcem_lab.suite import results
+
+        return results.keep
+    from dcem_lab.runs.export import whole_log
+
+    return whole_log
 
 
 def _parser() -> argparse.ArgumentParser:
