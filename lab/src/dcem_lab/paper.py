@@ -32,6 +32,9 @@ class Quartiles(NamedTuple):
     median: float
     q3: float
 
+    def __str__(self) -> str:
+        return f"{self.median:.0f} [{self.q1:.0f}–{self.q3:.0f}]"
+
 
 DMC_RETURNS = {
     ("cheetah-run", "full-cem"): Quartiles(683, 701, 714),

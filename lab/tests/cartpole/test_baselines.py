@@ -13,7 +13,7 @@ from dcem_lab import pretrained
 from dcem_lab.cartpole import baselines, closed_loop, grid, pictures, shipped, train
 from dcem_lab.cartpole.baselines import PAPER, PCA, Config, expert_plans, grid_cost, train_autoencoder
 from dcem_lab.cartpole.scores import Score, planned_cost, read_scores, scores, write_scores
-from dcem_lab.runs import Run, RunError
+from dcem_lab.runs import Run, export_run, read_record
 
 TINY = Config(**baselines.PRESETS["tiny"])
 
@@ -30,9 +30,11 @@ def grid_run(tmp_path_factory) -> Path:
 
 
 def test_every_baseline_is_scored_and_exported(tmp_path):
-    with Run(tmp_path / "run", TINY, tensorboard=False) as run:
+    with Run(tmp_path / "run", TINY, experiment="cartpole-baselines", tensorboard=False) as run:
         baselines.run(TINY, run)
-    rows = read_scores(baselines.export(tmp_path / "run", tmp_path / "results"))
+    [kept] = export_run(tmp_path / "run", tmp_path / "results", keep=baselines.keep)
+    assert kept == tmp_path / "results" / "cartpole" / "baselines" / "seed0"
+    rows = read_scores(kept / "scores.csv")
     names = {row.controller for row in rows}
     autoencoders = {"autoencoder-2-cem-seed0", "autoencoder-2-dcem-seed0"}
     assert names == {PAPER, "pca-2", "pca-2-strong"} | autoencoders
@@ -40,7 +42,7 @@ def test_every_baseline_is_scored_and_exported(tmp_path):
         (states, draw) for states in ("validation", "fresh") for draw in (0, 1)
     }
     assert next(row.trajectories for row in rows if row.controller == PAPER) == 3000
-    record = json.loads((tmp_path / "results" / "baselines.json").read_text())
+    record = read_record(kept)
     assert record["status"] == "finished" and record["config"]["plans"] == 20
 
 
@@ -110,17 +112,15 @@ def test_best_decoders_are_scored_again(grid_run, tmp_path):
     assert {row.trajectories for row in rows} == {1000}
 
 
-def test_an_interrupted_run_is_exported_only_when_asked(grid_run, tmp_path):
+def test_an_interrupted_run_is_exported_as_far_as_it_came(grid_run, tmp_path):
     record = json.loads((grid_run / "run.json").read_text())
     copy = tmp_path / "cut"
     copy.mkdir()
     (copy / "log.jsonl").write_bytes((grid_run / "log.jsonl").read_bytes())
     (copy / "run.json").write_text(json.dumps(record | {"status": "interrupted", "step": 4, "steps": 6000}))
-    with pytest.raises(RunError, match="is interrupted; only a finished run"):
-        grid.export(copy, tmp_path / "results")
-    [first, *_] = grid.export(copy, tmp_path / "results", unfinished=True)
-    note = json.loads((first.parent / "run.json").read_text())["seed0"]["note"]
-    assert note == "interrupted at 4 of 6,000 updates"
+    [first, *_] = export_run(copy, tmp_path / "results", "one-state", grid.keep)
+    assert first == tmp_path / "results" / "cartpole" / "one-state-d2-tau1" / "seed0"
+    assert (read_record(first)["status"], read_record(first)["step"]) == ("interrupted", 4)
 
 
 def test_the_best_of_a_grid_ships_by_name(grid_run, tmp_path):

@@ -1,7 +1,6 @@
 """Training an action space for the cartpole, at the smallest size."""
 
 import csv
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from dcem_lab import pretrained
 from dcem_lab.cartpole import grid as cartpole_grid
 from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.train import Config, Member
-from dcem_lab.runs import Interrupted, Run, load_checkpoint, read_records
+from dcem_lab.runs import Interrupted, Run, export_run, load_checkpoint, read_record, read_records
 
 TINY = Config(**cartpole.PRESETS["tiny"], device="cpu")
 GRID = cartpole_grid.Config(**cartpole_grid.PRESETS["tiny"], device="cpu")
@@ -85,15 +84,15 @@ def test_min_differentiation_sees_only_the_cost_at_the_answer(tmp_path):
 
 def test_a_grid_is_exported_member_by_member(tmp_path):
     folder = train(cartpole_grid, GRID, tmp_path / "run")
-    written = cartpole_grid.export(folder, tmp_path / "results")
+    written = export_run(folder, tmp_path / "results", keep=cartpole_grid.keep)
     assert len(written) == len(GRID.members) == 8
     for path, member in zip(written, GRID.members, strict=True):
-        assert path == tmp_path / "results" / member.variant / f"seed{member.seed}.csv"
-        rows = list(csv.DictReader(path.read_text().splitlines()))
+        assert path == tmp_path / "results" / "cartpole" / member.variant / f"seed{member.seed}"
+        rows = list(csv.DictReader((path / "curve.csv").read_text().splitlines()))
         assert [int(row["step"]) for row in rows] == [3, 6]
         logged = read_records(folder / "log.jsonl")[1][f"{member.name}/validation_cost"]
         assert float(rows[1]["validation_cost"]) == logged
-        record = json.loads((path.parent / "run.json").read_text())[f"seed{member.seed}"]
+        record = read_record(path)
         assert record["member"] == {"latent_dim": member.latent_dim, "tau": member.tau, "seed": member.seed}
 
 

@@ -84,8 +84,7 @@ def test_streams_that_were_closed_from_the_start_are_no_error(closed: str) -> No
 
 
 def test_the_workers_of_a_sweep_outlive_their_reader_too() -> None:
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    launcher = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    launcher = ["-m", "launcher=joblib", "jobs=2"]
     words = ["train", TOY, "preset=tiny", "seed=0,1", "tensorboard=false", "run_dir=all", *launcher]
     descriptor = pipe_without_reader()
     process = command(*words, module="dcem_lab", stdout=descriptor, stderr=descriptor)
@@ -141,7 +140,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("module", ["argparse", "importlib.metadata", "dcem_lab.runs", "torch", "hydra"])
+@pytest.mark.parametrize("module", ["argparse", "importlib.metadata", "dcem_lab.runs", "torch"])
 def test_a_command_that_is_stopped_while_it_starts_says_so_and_no_more(module: str) -> None:
     program = [sys.executable, "-c", STOPPED.format(module=module), "train", TOY, "preset=tiny"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,7 +1,6 @@
 """The regression study: its parts on known answers, and the tiny preset from end to end."""
 
 import csv
-import json
 import math
 import statistics
 from pathlib import Path
@@ -14,21 +13,21 @@ from dcem_lab import cli
 from dcem_lab.regression.energy import EnergyNetwork
 from dcem_lab.regression.experiment import (
     PRESETS,
+    TABLES,
     Config,
     Method,
     Update,
     dataset,
-    export,
     iterates,
+    keep,
     nearest_minimum,
     run,
     solver_for,
 )
-from dcem_lab.runs import Interrupted, Run, RunError, read_record, read_records
+from dcem_lab.runs import Interrupted, Run, RunError, export_run, read_record, read_records
 from dcem_lab.training.members import MemberAdam
 
 TINY = Config(**PRESETS["tiny"])
-TABLES = ["", "_iterations", "_predictions", "_energy", "_minima"]
 
 
 def build(config: Config, device: str = "cpu") -> tuple[Update, EnergyNetwork]:
@@ -51,25 +50,25 @@ def test_the_tiny_preset(method, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["train", "regression", "preset=tiny", f"method={method}", "tensorboard=false"]) == 0
     [folder] = Path("runs/regression").glob("tiny*/seed0")
-    results = export(folder)
-    names = [f"seed{seed}{table}.csv" for seed in (0, 1) for table in TABLES]
-    assert sorted(path.name for path in results.iterdir()) == sorted([*names, "run.json"])
-    record = json.loads((results / "run.json").read_text())
-    assert record["seed1"]["config"]["method"] == method
+    assert cli.main(["export", str(folder)]) == 0
     for seed in (0, 1):
-        columns, curve = read(results / f"seed{seed}.csv")
+        results = Path("lab", "results", *folder.parts[-3:-1], f"seed{seed}")
+        names = [f"{table}.csv" for table in ("curve", *TABLES)]
+        assert sorted(path.name for path in results.iterdir()) == sorted([*names, "run.json"])
+        assert read_record(results)["config"]["method"] == method
+        columns, curve = read(results / "curve.csv")
         assert columns == ["step", "seconds", "mse", "lr"]
         assert [row[0] for row in curve] == [0, 4, 8, 12]
-        _, errors = read(results / f"seed{seed}_iterations.csv")
-        columns, predictions = read(results / f"seed{seed}_predictions.csv")
+        _, errors = read(results / "iterations.csv")
+        columns, predictions = read(results / "predictions.csv")
         assert columns == ["x", "y", "1", "2", "3", "4", "5"]
         if method == "gd":  # every solve is the same: one draw has the mean error of all
             for t, error in errors:
                 own = statistics.fmean((row[1 + int(t)] - row[1]) ** 2 for row in predictions)
                 assert own == pytest.approx(error, rel=1e-4)
-        _, minima = read(results / f"seed{seed}_minima.csv")
+        _, minima = read(results / "minima.csv")
         assert [row[2] for row in minima] == [row[4] for row in predictions]
-        columns, surface = read(results / f"seed{seed}_energy.csv")
+        columns, surface = read(results / "energy.csv")
         assert len(columns) == 82
         assert len(surface) == 111
         assert [surface[0][0], surface[-1][0]] == [-7, 4]
@@ -83,8 +82,8 @@ def test_a_resumed_run_ends_as_an_unbroken_one(stop_at, tmp_path, monkeypatch):
         patch.setattr(Run, "should_stop", property(lambda self: self.step == stop_at))
         with pytest.raises(Interrupted), Run(tmp_path / "broken", TINY, tensorboard=False) as broken:
             run(TINY, broken)
-    with pytest.raises(RunError, match="only a finished run can be exported"):
-        export(tmp_path / "broken", tmp_path)
+    with pytest.raises(RunError, match="is interrupted; only a finished run has been evaluated"):
+        export_run(tmp_path / "broken", tmp_path, keep=keep)
     with Run(tmp_path / "broken", TINY, tensorboard=False) as broken:
         assert broken.step == stop_at
         run(TINY, broken)

@@ -1,59 +1,19 @@
 """The report of the regression study, from made-up results whose numbers are known."""
 
-import csv
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dcem_lab.regression import numbers as regression
-from dcem_lab.report.style import interval, log_interval, save, style
-
-X = np.linspace(0, 2 * np.pi, 20)
-TARGET = X * np.sin(X)
-
-
-def write(path: Path, columns: list[str], rows: np.ndarray) -> None:
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([columns, *np.asarray(rows).tolist()])
-
-
-def make_results(root: Path, name: str, growth: float, at_minimum: float, seeds: int = 3) -> None:
-    """A variant with errors 1e-4 · growth^(t - 10) after t iterations and that share of answers at minima."""
-    folder = root / "regression" / name
-    folder.mkdir(parents=True)
-    t = np.arange(1, 31)
-    for k in range(seeds):
-        error = (k + 1) * 1e-4 * growth ** (t - 10.0)
-        predictions = TARGET + np.sqrt(error)[:, None]
-        minima = predictions[9] + np.where(np.arange(20) < 20 * at_minimum, 0.04, 0.06)
-        steps = np.arange(0, 1001, 10)
-        y, x = np.linspace(-7, 4, 12), np.linspace(0, 2 * np.pi, 9)
-        energy = (y[:, None] - x * np.sin(x)) ** 2
-        curve = np.stack([steps, steps, 1 / (1 + steps), np.full(101, 1e-3)], 1)
-        write(folder / f"seed{k}.csv", ["step", "seconds", "mse", "lr"], curve)
-        write(folder / f"seed{k}_iterations.csv", ["iterations", "mse"], np.stack([t, error], 1))
-        write(
-            folder / f"seed{k}_predictions.csv",
-            ["x", "y", *map(str, t)],
-            np.column_stack([X, TARGET, *predictions]),
-        )
-        write(
-            folder / f"seed{k}_minima.csv",
-            ["x", "y", "prediction", "minimum"],
-            np.column_stack([X, TARGET, predictions[9], minima]),
-        )
-        write(folder / f"seed{k}_energy.csv", ["y", *map(str, x)], np.column_stack([y, energy]))
-    record = {"config": {"n_iters": 10}}
-    (folder / "run.json").write_text(json.dumps({f"seed{k}": record for k in range(seeds)}))
+from made_up import write_regression
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    make_results(tmp_path, "dcem", growth=1.0, at_minimum=0.95)
-    make_results(tmp_path, "gd", growth=1.2, at_minimum=0.1)
-    make_results(tmp_path, "gd-starts", growth=1.05, at_minimum=0.5)
+    write_regression(tmp_path, "dcem", growth=1.0, at_minimum=0.95)
+    write_regression(tmp_path, "gd", growth=1.2, at_minimum=0.1)
+    write_regression(tmp_path, "gd-starts", growth=1.05, at_minimum=0.5)
     return tmp_path
 
 
@@ -82,59 +42,15 @@ def test_words_follow_the_numbers(tmp_path, results):
     assert text.count("supported") == 3
     assert "95% and 10% of the predictions" in text
     assert "does not rescue" in text  # 1.05^20 is above 2
-    make_results(tmp_path / "other", "dcem", growth=1.2, at_minimum=0.2)
-    make_results(tmp_path / "other", "gd", growth=1.0, at_minimum=1.0)
-    make_results(tmp_path / "other", "gd-steps", growth=1.01, at_minimum=0.9)
+    write_regression(tmp_path / "other", "dcem", growth=1.2, at_minimum=0.2)
+    write_regression(tmp_path / "other", "gd", growth=1.0, at_minimum=1.0)
+    write_regression(tmp_path / "other", "gd-steps", growth=1.01, at_minimum=0.9)
     text = regression.in_words(regression.read_variants(tmp_path / "other"))
     assert text.count("contradicted") == 3
     assert "random steps: rescues gradient descent" in text
     assert "needs the results of both" in regression.in_words(regression.read_variants(results)[:1])
 
 
-def test_draws_every_figure(results, tmp_path):
-    names = {path.name for path in regression.report(results, tmp_path / "out")}
-    figures = ("surfaces", "convergence", "iterations", "predictions")
-    figures += ("surfaces_variants", "predictions_variants")
-    expected = {f"regression_{figure}.{kind}" for figure in figures for kind in ("png", "svg")}
-    assert names == expected | {"regression.csv", "regression.md"}
-
-
-def test_the_same_results_make_the_same_files(tmp_path):
-    make_results(tmp_path, "method=gd,starts=3", growth=1.0, at_minimum=0.5, seeds=1)  # one panel, no bands
-    variants = regression.read_variants(tmp_path)
-    with style() as plt:
-        first, again = (
-            save(regression.draw_surfaces(plt, variants), tmp_path / name, "figure") for name in ("a", "b")
-        )
-        regression.draw_convergence(plt, variants, [])
-    for a, b in zip(first, again, strict=True):
-        assert a.read_bytes() == b.read_bytes(), a.name
-
-
 def test_says_that_there_are_no_results(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"regression must have results such as dcem/run.json"):
-        regression.report(tmp_path)
-
-
-# The style
-
-
-def test_intervals_cover_the_mean_as_often_as_they_say():
-    samples = np.random.default_rng(0).normal(3.0, 2.0, (4, 20_000))
-    _, low, high = interval(samples)
-    assert np.mean((low < 3) & (high > 3)) == pytest.approx(0.95, abs=0.01)
-    mean, low, high = log_interval(np.exp(samples))
-    assert np.all((low > 0) & (low < mean) & (mean < high))
-
-
-def test_a_single_seed_has_no_interval():
-    mean, low, high = interval(np.array([[1.0, 2.0]]))
-    assert mean.tolist() == low.tolist() == high.tolist() == [1.0, 2.0]
-
-
-def test_saves_both_kinds(tmp_path):
-    with style() as plt:
-        figure, _ = plt.subplots()
-        png, svg = save(figure, tmp_path / "new", "figure")
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in svg.read_text()
+    with pytest.raises(FileNotFoundError, match=r"regression must have results such as dcem/seed0"):
+        regression.read_variants(tmp_path)

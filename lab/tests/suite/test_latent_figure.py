@@ -45,8 +45,12 @@ def images(page: str) -> list[np.ndarray]:
     return [np.array(Image.open(BytesIO(base64.b64decode(one))).convert("L")).astype(int) for one in found]
 
 
+def words(folder: Path) -> str:
+    return " ".join(latent_figure(folder).split())
+
+
 def test_shows_the_numbers_of_the_files(folder):
-    page = latent_figure(folder)
+    page = words(folder)
     assert "some-controller" in page and "Step 1 of 13" in page
     assert "Predicted return: 6.5 at the ring, 7.2 at best." in page
     assert "return of 612" in page and "57% of the variance" in page
@@ -65,10 +69,10 @@ def test_shows_the_numbers_of_the_files(folder):
     ],
 )
 def test_a_changed_number_changes_the_page(folder, file, old, new, told):
-    path, before = folder / "some-controller" / file, latent_figure(folder)
+    path, before = folder / "some-controller" / file, words(folder)
     assert old in path.read_text() and told not in before
     path.write_text(path.read_text().replace(old, new, 1))
-    assert told in latent_figure(folder)
+    assert told in words(folder)
 
 
 def test_position_is_place_in_the_slice(folder):
@@ -86,5 +90,5 @@ def test_position_is_place_in_the_slice(folder):
         assert float(at) == pytest.approx(first + (value - low) / (high - low) * (last - first), abs=0.1)
 
 
-def test_none_without_files(tmp_path):
-    assert latent_figure(tmp_path / "latent") is None
+def test_empty_without_files(tmp_path):
+    assert latent_figure(tmp_path / "latent") == ""

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +24,9 @@ from dcem.systems.cartpole import Cartpole
 from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.scores import CostOf, Score, planned_cost, scores, write_scores
 from dcem_lab.cartpole.train import HORIZON
-from dcem_lab.runs import Run, RunError, read_record
-from dcem_lab.runs.files import write_bytes
+from dcem_lab.runs import Kept, Run, RunError
+from dcem_lab.runs.export import whole_log
+from dcem_lab.runs.files import regular_file
 from dcem_lab.runs.settings import Settings, setting
 
 # N, k, T and how many draws to average over: the nearly optimal one is slow and hardly varies.
@@ -37,7 +37,7 @@ EXPERTS = {
     "expert-4000-40-40": (4000, 40, 40, 4),
 }
 PAPER, STRONG, NEAR_OPTIMAL = "expert-100-10-30", "expert-1000-10-10", "expert-4000-40-40"
-SCORES = "baselines.csv"
+SCORES = "scores.csv"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 
 def run(config: Config, run: Run) -> None:
-    """Score one baseline after the other, then write baselines.csv into the run folder."""
+    """Score one baseline after the other, then write scores.csv into the run folder."""
     tasks = list(baselines(config))
     done: dict[str, Any] = {"rows": []}
     for step in run.steps(len(tasks), {"done": done}, save_every=0):
@@ -207,13 +207,10 @@ def train_autoencoder(plans: Tensor, latent_dim: int, seed: int, config: Config)
     return decoder.requires_grad_(False)
 
 
-def export(run_folder: Path | str, results: Path | str = "lab/results/cartpole") -> Path:
-    """Put the scores of a finished run at results/baselines.csv, and its record beside it."""
-    record = read_record(run_folder)
+def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
+    """All scores, and what was logged on the way."""
     if record["status"] != "finished":
-        raise RunError(f"{run_folder} is {record['status']}; only a finished run can be exported")
-    folder = Path(results)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / SCORES, (Path(run_folder) / SCORES).read_bytes())
-    write_bytes(folder / "baselines.json", json.dumps(record, indent=1).encode() + b"\n")
-    return folder / SCORES
+        raise RunError(f"{folder} is {record['status']}; only a finished run has its scores")
+    scores = {SCORES: regular_file(folder, SCORES).read_bytes()}
+    for log in whole_log(folder, record):
+        yield log._replace(experiment="cartpole", variant="baselines", tables=scores)

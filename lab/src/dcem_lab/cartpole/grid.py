@@ -4,12 +4,12 @@
     dcem train cartpole-grid taus=[0]        # τ = 0, which needs no gradient through the search
 
 The members do not influence each other: each has its own initial states, gradient clip, Adam and learning
-rate. `export` and `reevaluate` write the tables that the figures are made from.
+rate. `dcem export` and `reevaluate` write the tables that the figures are made from.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -18,8 +18,7 @@ from typing import Any
 from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.scores import score_decoders, write_scores
 from dcem_lab.cartpole.train import Member, Training
-from dcem_lab.runs import Run, RunError, read_record, read_records, require
-from dcem_lab.runs.files import write_bytes, write_csv
+from dcem_lab.runs import Kept, Run, read_record, read_records, require
 from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.settings import setting
 
@@ -56,31 +55,20 @@ def run(config: Config, run: Run) -> None:
     cartpole.train(config.members, config, run)
 
 
-def export(
-    run_folder: Path | str, results: Path | str = "lab/results/cartpole", unfinished: bool = False
-) -> list[Path]:
-    """A run's log as results/<latent dimension and τ>/seed<k>.csv, one a member, and run.json.
-
-    Only of a finished run, unless `unfinished` says that a part of one is worth keeping: run.json then tells
-    how far it came.
-    """
-    record = read_record(run_folder)
-    if record["status"] != "finished":
-        if not unfinished:
-            raise RunError(f"{run_folder} is {record['status']}; only a finished run can be exported")
-        record["note"] = f"{record['status']} at {record['step']:,} of {record['steps']:,} updates"
-    rows = read_records(Path(run_folder) / LOG)
-    written = []
+def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
+    """Of every member, as far as the run has come: the figures of the log that are its own."""
+    log = read_records(folder / LOG)
     for member in members_of(record):
-        folder = Path(results) / member.variant
-        folder.mkdir(parents=True, exist_ok=True)
-        written.append(folder / f"seed{member.seed}.csv")
-        _write_table(written[-1], rows, f"{member.name}/")
-        records = folder / "run.json"
-        merged = json.loads(records.read_bytes()) if records.exists() else {}
-        merged[f"seed{member.seed}"] = {**record, "member": asdict(member)}
-        write_bytes(records, json.dumps(dict(sorted(merged.items())), indent=1).encode() + b"\n")
-    return written
+        prefix = f"{member.name}/"
+        names = [name for name in (log[0] if log else ()) if name.startswith(prefix)]
+        yield Kept(
+            "cartpole",
+            member.variant,
+            member.seed,
+            {**record, "member": asdict(member)},
+            ["step", "seconds", *(name.removeprefix(prefix) for name in names)],
+            [[row[name] for name in ("step", "seconds", *names)] for row in log],
+        )
 
 
 def reevaluate(run_folder: Path | str, results: Path | str = "lab/results/cartpole", draws: int = 8) -> Path:
@@ -94,9 +82,3 @@ def members_of(record: dict[str, Any]) -> list[Member]:
     """Who was trained in the run of this record."""
     settings = record["config"]
     return [Member(*one) for one in product(settings["latent_dims"], settings["taus"], settings["seeds"])]
-
-
-def _write_table(path: Path, rows: list[dict[str, float]], prefix: str) -> None:
-    columns = [name.removeprefix(prefix) for name in rows[0] if name.startswith(prefix)]
-    lines = ([row["step"], row["seconds"], *(row[prefix + name] for name in columns)] for row in rows)
-    write_csv(path, ["step", "seconds", *columns], lines)

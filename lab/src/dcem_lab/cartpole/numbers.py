@@ -1,13 +1,8 @@
-"""The cartpole study's numbers: results/cartpole as arrays, and the table beside the paper's.
-
-The figures are in `dcem_lab.cartpole.figures`, whose `report` writes all of it.
-"""
+"""The cartpole study's numbers: results/cartpole as arrays, and the tables beside the paper's."""
 
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +11,8 @@ import numpy as np
 from dcem_lab.paper import CARTPOLE_EXPERT as PAPER_EXPERT
 from dcem_lab.paper import CARTPOLE_FACTORS as PAPER_FACTORS
 from dcem_lab.paper import CARTPOLE_PCA as PAPER_PCA
-from dcem_lab.report.style import interval
+from dcem_lab.report.sources import read_columns, read_json, read_rows, seeds_of
+from dcem_lab.report.statistics import interval
 
 DIMS, TAUS = (2, 8, 16), (1.0, 0.1, 0.0)
 EXPERT, STRONG, BEST = "expert-100-10-30", "expert-1000-10-10", "expert-4000-40-40"
@@ -31,8 +27,6 @@ class Variant:
     states: np.ndarray  # (C,), initial states trained on by then
     validation: np.ndarray  # (S, C)
     best: np.ndarray  # (S, C), the lowest up to then
-    train: np.ndarray  # (S, C)
-    note: str  # how it ended, where not by itself
 
     @property
     def name(self) -> str:
@@ -62,44 +56,67 @@ def read(results: Path | str = "lab/results") -> Study:
     root = Path(results) / "cartpole"
     scores: dict[tuple[str, str], list[float]] = {}
     trajectories = {}
-    for name in ("baselines.csv", "reevaluation.csv"):
-        for row in csv.DictReader((root / name).read_text().splitlines()):
+    for name in ("baselines/seed0/scores.csv", "reevaluation.csv"):
+        for row in read_rows(root / name):
             scores.setdefault((row["controller"], row["states"]), []).append(float(row["cost"]))
             trajectories[row["controller"]] = int(row["trajectories"])
     return Study(
         variants=_read_variants(root),
-        one_state=_read_variants(root / "one-state"),
+        one_state=_read_variants(root, "one-state-"),
         scores={key: np.array(costs) for key, costs in scores.items()},
         trajectories=trajectories,
         pictures=root / "pictures",
     )
 
 
-def _read_variants(root: Path) -> dict[tuple[int, float], Variant]:
+def _read_variants(root: Path, prefix: str = "") -> dict[tuple[int, float], Variant]:
     found = {}
     for dim in DIMS:
         for tau in TAUS:
-            folder = root / f"d{dim}-tau{tau:g}"
-            if not (folder / "run.json").exists():
+            seeds = seeds_of(root / f"{prefix}d{dim}-tau{tau:g}")
+            if not seeds:
                 continue
-            records = json.loads((folder / "run.json").read_text())
-            tables = [_columns(folder / f"{seed}.csv") for seed in sorted(records)]
-            record = records[min(records)]
+            tables = [read_columns(seed / "curve.csv") for seed in seeds]
+            states_per_update = read_json(seeds[0] / "run.json")["config"]["states_per_update"]
             found[dim, tau] = Variant(
                 dim,
                 tau,
-                states=tables[0]["step"] * record["config"]["states_per_update"],
+                states=tables[0]["step"] * states_per_update,
                 validation=np.stack([table["validation_cost"] for table in tables]),
                 best=np.stack([table["best_cost"] for table in tables]),
-                train=np.stack([table["train_cost"] for table in tables]),
-                note=record.get("note", ""),
             )
     return found
 
 
-def _columns(path: Path) -> dict[str, np.ndarray]:
-    names, *rows = csv.reader(path.read_text().splitlines())
-    return dict(zip(names, np.array(rows, float).T, strict=True))
+# Curves and pictures
+
+
+def smoothed(x: np.ndarray, curve: np.ndarray, parts: int = 42) -> tuple[np.ndarray, np.ndarray]:
+    """Means over stretches: single measurements are too noisy to see the trend."""
+    size = max(1, len(x) // parts)
+    whole = len(x) // size * size
+    return x[:whole].reshape(-1, size).mean(-1), curve[:, :whole].reshape(len(curve), -1, size).mean(-1)
+
+
+def read_surface(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """z1 (Z,), z2 (Z,) and the cost (Z, Z)."""
+    columns = read_columns(path)
+    z1 = columns.pop("z1")
+    return z1, np.array(list(columns), float), np.stack(list(columns.values()), axis=-1)
+
+
+def read_samples(path: Path) -> dict[str, np.ndarray]:
+    """Columns of a search's samples; z (R, d) and u (R, H) are one array each."""
+    names, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+    columns = dict(zip(names, np.array(rows).T, strict=True))
+    return {
+        "iteration": columns["iteration"].astype(int),
+        "is_mean": columns["kind"] == "mean",
+        "cost": columns["cost"].astype(float),
+        "sampled": columns["sampled"].astype(int),
+        "z": np.array([columns[name] for name in names if name[0] == "z"], float).T,
+        "u": np.array([columns[name] for name in names if name[0] == "u"], float).T,
+    }
 
 
 # The table
@@ -121,7 +138,7 @@ def factors(study: Study) -> list[dict[str, str]]:
             "τ": f"{variant.tau:g}",
             "paper": f"{paper:.3f}",
             "ours": f"{best.mean():.3f}",
-            "95% interval": _range(best),
+            "95% interval": interval(best).bounds(),
             "fresh noise": _with_interval(noise / PAPER_EXPERT),
             "fresh states": _with_interval(fresh / study.expert(EXPERT, "fresh")),
             "against the strong expert": _with_interval(noise / study.expert(STRONG)),
@@ -191,37 +208,9 @@ def in_words(study: Study) -> str:
 
 
 def _verdict(ours: np.ndarray, paper: float) -> str:
-    _, low, high = interval(ours)
     side = "above" if ours.mean() >= paper else "below"
-    return f"{side}, within the interval" if low <= paper <= high else f"{side}, beyond the interval"
+    return f"{side}, {'within' if interval(ours).holds(paper) else 'beyond'} the interval"
 
 
 def _with_interval(samples: np.ndarray) -> str:
-    return f"{samples.mean():.3f} {_range(samples)}"
-
-
-def _range(samples: np.ndarray) -> str:
-    _, low, high = interval(samples)
-    return f"[{low:.3f}, {high:.3f}]"
-
-
-def write_tables(study: Study, out: Path) -> list[Path]:
-    """cartpole.csv, cartpole_baselines.csv, and both with a few sentences in cartpole.md."""
-    out.mkdir(parents=True, exist_ok=True)
-    tables = {"cartpole": factors(study), "cartpole_baselines": baselines(study)}
-    paths, parts = [], []
-    for name, rows in tables.items():
-        paths.append(out / f"{name}.csv")
-        with paths[-1].open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        parts.append(_markdown(rows))
-    page = out / "cartpole.md"
-    page.write_text("\n\n".join([*parts, in_words(study)]) + "\n")
-    return [*paths, page]
-
-
-def _markdown(rows: Sequence[dict[str, str]]) -> str:
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{samples.mean():.3f} {interval(samples).bounds()}"

@@ -1,6 +1,6 @@
 """What the cartpole's pictures show, as CSVs: samples of a search, and cost surfaces of latent spaces.
 
-`write` needs the decoders of a run of each temperature; `figures.py` draws from the files alone.
+`write` needs the decoders of a run of each temperature; the report draws from the files alone.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def write_scores(path: Path | str, rows: Iterable[Score]) -> Path:
 
 
 def read_scores(path: Path | str) -> list[Score]:
-    rows = csv.DictReader(Path(path).read_text().splitlines())
+    rows = csv.DictReader(Path(path).read_text(encoding="utf-8").splitlines())
     return [
         Score(
             row["controller"],

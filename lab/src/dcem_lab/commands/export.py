@@ -1,16 +1,21 @@
-"""`dcem export`: what a training on cheetah or walker leaves under results/."""
+"""`dcem export`: what a training leaves under results/."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dcem_lab.commands.exits import DONE, UsageError
 from dcem_lab.commands.parser import Parser
 
+if TYPE_CHECKING:
+    from dcem_lab.runs.export import Keep
+
 _EXAMPLES = """\
   dcem export runs/planet/best/seed0 --name cheetah-run-best
+  dcem export runs/regression/dcem/seed0
   dcem export runs/embed/default/seed0 --name cheetah-run --results out/study
 """
 
@@ -18,31 +23,60 @@ _EXAMPLES = """\
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem export` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
-    from dcem_lab.runs import RunError
-    from dcem_lab.runs.record import read_record
-    from dcem_lab.suite.results import CONTROLLERS, export_curve
+    for folder in keep(given.run, given.results, given.name):
+        print(folder)
+    return DONE
+
+
+def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
+    """Export a run of any experiment; returns a folder a seed, raises UsageError."""
+    from dcem_lab.experiments import EXPERIMENTS
+    from dcem_lab.runs import RunError, read_record
+    from dcem_lab.runs.export import export_run
 
     try:
-        experiment = read_record(given.run)["experiment"]
-    except RunError as error:
+        experiment = read_record(run).get("experiment")
+        if experiment not in EXPERIMENTS and "." not in str(experiment):
+            known = ", ".join(EXPERIMENTS)
+            raise ValueError(f"experiment must be one of {known}, or a module's path, got {experiment!r}")
+        return export_run(run, results, name, _keeper(str(experiment)))
+    except (RunError, ValueError) as error:
         raise UsageError(str(error)) from error
-    if experiment not in CONTROLLERS:
-        raise UsageError(f"RUN must be of {', '.join(CONTROLLERS)}, got one of {experiment}")
-    try:
-        print(export_curve(given.run, given.name, given.results))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    return DONE
+
+
+def _keeper(experiment: str) -> Keep:
+    """What knows which part of a run is kept; imported one by one, because the suite needs a simulator."""
+    if experiment == "regression":
+        from dcem_lab.regression import experiment as regression
+
+        return regression.keep
+    if experiment == "cartpole-grid":
+        from dcem_lab.cartpole import grid
+
+        return grid.keep
+    if experiment == "cartpole-baselines":
+        from dcem_lab.cartpole import baselines
+
+        return baselines.keep
+    if experiment in ("planet", "embed", "ppo"):
+        from dcem_lab.suite import results
+
+        return results.keep
+    from dcem_lab.runs.export import whole_log
+
+    return whole_log
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "export",
-        "Keep the training curve and the record of a run of planet, embed or ppo under results/.",
+        "Keep the training curve and the record of a run under results/<experiment>/<variant>/seed<k>.",
         _EXAMPLES,
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="a run folder")
-    parser.add_argument("--name", required=True, help="of the variant: task, then what is special about it")
+    parser.add_argument(
+        "--name", help="of the variant: task, then what is special about it (what the run's settings change)"
+    )
     parser.add_argument(
         "--results", type=Path, default=Path("lab/results"), metavar="DIR", help="where to (%(default)s)"
     )

@@ -35,13 +35,9 @@ def write(
     quick: Path | None = None,
 ) -> Path:
     """Write the page and return where it is."""
-    try:
-        from dcem_lab import study
-        from dcem_lab.report.sources import Sources
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"the module {error.name!r} is not installed; pip install './lab[plot]' in a checkout has it"
-        ) from error
+    from dcem_lab import study
+    from dcem_lab.report.sources import Sources
+
     return study.write_page(out, Sources(results, checkout, quick))
 
 

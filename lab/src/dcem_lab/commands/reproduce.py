@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dcem_lab.commands import evaluate, play, report, train
+from dcem_lab.commands import evaluate, export, play, report, train
 from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError
 from dcem_lab.commands.parser import Parser
 
@@ -58,12 +58,10 @@ def main(arguments: Sequence[str]) -> int:
             print(f"go on with: dcem reproduce{' --quick' * given.quick} --out {out}", file=sys.stderr)
         if code != DONE:
             return code
-        _export(training.experiment)(folder, out / "results")
+        export.keep(folder, out / "results")
     code = _finish_quick(out) if given.quick else _finish_study(out)
     if code != DONE:
         return code
-    figures = [path for path in _figures(out / "results", out / "figures") if path.suffix == ".png"]
-    print(f"{len(figures)} figures, also as SVG, and tables:\n  {out / 'figures'}")
     page = _write_page(out, given.quick)
     print(f"the report, with everything beside the paper's:\n  {page}\n  open {page.resolve().as_uri()}")
     return DONE
@@ -107,39 +105,10 @@ def _evaluate_suite(folder: Path) -> None:
             print(f"left out: {error}")
 
 
-def _figures(results: Path, out: Path) -> list[Path]:
-    from dcem_lab.cartpole import figures as cartpole
-    from dcem_lab.regression import numbers as regression
-
-    paths = regression.report(results, out)
-    if (results / "cartpole" / "reevaluation.csv").exists():
-        paths += cartpole.report(results, out)
-    return paths
-
-
 def _write_page(out: Path, quick: bool) -> Path:
     """Of a quick run: the committed study, where it is at hand, and the run itself."""
     page = out / "report.html"
     return report.write(page, quick=out) if quick else report.write(page, out / "results")
-
-
-def _export(experiment: str) -> Callable[[Path, Path], object]:
-    """What puts a finished run under results/."""
-    if experiment == "regression":
-        from dcem_lab.regression.experiment import export
-
-        return export
-    if experiment == "cartpole-grid":
-        from dcem_lab.cartpole.grid import export as export_grid
-
-        return lambda folder, results: export_grid(folder, results / "cartpole")
-    if experiment == "cartpole-baselines":
-        from dcem_lab.cartpole.baselines import export as export_baselines
-
-        return lambda folder, results: export_baselines(folder, results / "cartpole")
-    from dcem_lab.runs.export import export_csv
-
-    return export_csv
 
 
 def _parser() -> argparse.ArgumentParser:

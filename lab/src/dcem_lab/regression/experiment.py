@@ -10,20 +10,21 @@ what comes out has the law of separate runs, at the cost of little more than one
 """
 
 import enum
-import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from dcem import DCEM, Argmin, Gaussian, GradientDescent, Solver, capture
 from dcem_lab.regression.energy import EnergyNetwork
-from dcem_lab.runs import Run, RunError, read_record, read_records, require
-from dcem_lab.runs.files import write_csv
+from dcem_lab.runs import Kept, Run, RunError, read_records, require
+from dcem_lab.runs.files import regular_file, write_csv
+from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.runs.state import Restorable
 from dcem_lab.training.members import MemberAdam, Plateau
@@ -214,6 +215,8 @@ class Update:
 
 # After training
 
+TABLES = ("iterations", "predictions", "energy", "minima")
+
 
 @torch.no_grad()
 def write_evaluation(
@@ -237,13 +240,13 @@ def write_evaluation(
         name = f"seed{config.seed + i}"
         data = (x[i, :, 0], y[i, :, 0])
         solved = (*data, predictions[i, config.n_iters - 1], nearest[i])
-        tables = {
-            "iterations": (["iterations", "mse"], zip(map(int, counts), errors[i].tolist(), strict=True)),
-            "predictions": (["x", "y", *counts], torch.stack([*data, *predictions[i]], -1).tolist()),
-            "energy": (["y", *map(_short, grid_x)], torch.stack([grid_y, *surface[i]], -1).tolist()),
-            "minima": (["x", "y", "prediction", "minimum"], torch.stack(solved, -1).tolist()),
-        }  # fmt: skip
-        for table, (columns, rows) in tables.items():
+        tables = (
+            (["iterations", "mse"], zip(map(int, counts), errors[i].tolist(), strict=True)),
+            (["x", "y", *counts], torch.stack([*data, *predictions[i]], -1).tolist()),
+            (["y", *map(_short, grid_x)], torch.stack([grid_y, *surface[i]], -1).tolist()),
+            (["x", "y", "prediction", "minimum"], torch.stack(solved, -1).tolist()),
+        )
+        for table, (columns, rows) in zip(TABLES, tables, strict=True):
             write_csv(folder / f"{name}_{table}.csv", columns, (map(_short, row) for row in rows))
 
 
@@ -295,28 +298,19 @@ def energy_surface(
     return x, y, energy(x[:, None, None].expand(members, -1, 1, 1), y[:, None].expand(*shape, 1))
 
 
-def export(run_folder: Path | str, results: Path | str = "lab/results") -> Path:
-    """Put a finished run under results/regression/<variant>/ and return that folder.
-
-    seed<k>.csv is the training curve, seed<k>_*.csv the evaluation; run.json has the record of each seed.
-    """
-    source, record = Path(run_folder), read_record(run_folder)
+def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
+    """Of every seed: its training curve, and its tables of the evaluation at the end."""
     if record["status"] != "finished":
-        raise RunError(f"{run_folder} is {record['status']}; only a finished run can be exported")
-    folder = Path(results) / record["experiment"] / record["variant"]
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = read_records(source / "log.jsonl")
-    records = folder / "run.json"
-    merged = json.loads(records.read_bytes()) if records.exists() else {}
+        raise RunError(f"{folder} is {record['status']}; only a finished run has been evaluated")
+    log = read_records(folder / LOG)
     for i in range(record["config"]["seeds"]):
-        name = f"seed{record['seed'] + i}"
-        curve = [map(_short, (row["step"], row["seconds"], row[f"mse_{i}"], row[f"lr_{i}"])) for row in rows]
-        write_csv(folder / f"{name}.csv", ["step", "seconds", "mse", "lr"], curve)
-        for table in source.glob(f"{name}_*.csv"):
-            (folder / table.name).write_bytes(table.read_bytes())
-        merged[name] = record
-    records.write_text(json.dumps(dict(sorted(merged.items())), indent=1) + "\n")
-    return folder
+        seed = record["seed"] + i
+        rows = [map(_short, (row["step"], row["seconds"], row[f"mse_{i}"], row[f"lr_{i}"])) for row in log]
+        tables = {
+            f"{name}.csv": regular_file(folder, f"seed{seed}_{name}.csv").read_bytes() for name in TABLES
+        }
+        columns = ["step", "seconds", "mse", "lr"]
+        yield Kept(record["experiment"], record["variant"], seed, record, columns, rows, tables)
 
 
 def _short(value: float) -> str:

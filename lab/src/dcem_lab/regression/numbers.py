@@ -1,9 +1,7 @@
-"""The regression study's figures and table, from results/regression alone."""
+"""The regression study's numbers: results/regression as arrays, the table and what it says."""
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,26 +10,24 @@ from typing import Any
 import numpy as np
 
 from dcem_lab.paper import REGRESSION_MSE
-from dcem_lab.report.style import COLORS, WIDTH, log_interval, save, style
+from dcem_lab.report.sources import read_columns, read_json, seeds_of
 
-# How each variant is called and coloured.
-LOOKS = {
-    "dcem": ("DCEM", COLORS[0]),
-    "gd": ("unrolled GD", COLORS[1]),
-    "gd-starts": ("GD, 10 starts", COLORS[2]),
-    "gd-steps": ("GD, 5–15 random steps", COLORS[3]),
-    "dcem-T3": ("DCEM, T = 3", COLORS[4]),
-    "dcem-T5": ("DCEM, T = 5", COLORS[5]),
-    "dcem-tau0.1": ("DCEM, τ = 0.1", COLORS[6]),
-    "dcem-every-100": ("DCEM, measured every 100", COLORS[7]),
-    "quick": ("DCEM, quick", COLORS[0]),
-    "quick,method=gd": ("unrolled GD, quick", COLORS[1]),
+# How each variant is called; the order is that of the page, and of its colours.
+LABELS = {
+    "dcem": "DCEM",
+    "gd": "unrolled GD",
+    "gd-starts": "GD, 10 starts",
+    "gd-steps": "GD, 5–15 random steps",
+    "dcem-T3": "DCEM, T = 3",
+    "dcem-T5": "DCEM, T = 5",
+    "dcem-tau0.1": "DCEM, τ = 0.1",
+    "dcem-every-100": "DCEM, measured every 100",
+    "quick": "DCEM, quick",
+    "quick,method=gd": "unrolled GD, quick",
 }
 PAPER = ("dcem", "gd")  # the two that the paper shows
 PAPER_MSE = {name: f"≈ {mse:.0e}".replace("e-0", "e-") for name, mse in REGRESSION_MSE.items()}
 NEAR = 0.05  # a prediction this close to a local minimum is at it
-_Y_RANGE = (-7.0, 4.0)
-_ERROR_RANGE = (1e-5, 1e3)  # DCEM runs away on an untrained energy, which has no minimum: far above this
 
 
 @dataclass(frozen=True)
@@ -53,11 +49,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        return LOOKS.get(self.name, (self.name, ""))[0]
-
-    @property
-    def color(self) -> str:
-        return LOOKS.get(self.name, ("", COLORS[-1]))[1]
+        return LABELS.get(self.name, self.name)
 
     def error_at(self, iterations: int) -> np.ndarray:
         """(S,)"""
@@ -75,22 +67,22 @@ class Variant:
 
 
 def read_variant(folder: Path) -> Variant:
-    """The CSVs of results/regression/<variant>."""
-    records = json.loads((folder / "run.json").read_text())
-    seeds = sorted(records, key=lambda seed: int(seed.removeprefix("seed")))
+    """results/regression/<variant>/seed<k>/*.csv"""
+    seeds = seeds_of(folder)
 
-    def tables(suffix: str) -> tuple[list[str], np.ndarray]:
-        read = [_read_csv(folder / f"{seed}{suffix}.csv") for seed in seeds]
-        return read[0][0], np.stack([values for _, values in read])
+    def tables(name: str) -> tuple[list[str], np.ndarray]:
+        """The columns, and the values (S, rows, columns)."""
+        read = [read_columns(seed / f"{name}.csv") for seed in seeds]
+        return list(read[0]), np.stack([np.stack(list(one.values()), axis=-1) for one in read])
 
-    curve, minima, predictions = tables("")[1], tables("_minima")[1], tables("_predictions")[1]
-    columns, surface = tables("_energy")
+    curve, minima, predictions = (tables(name)[1] for name in ("curve", "minima", "predictions"))
+    columns, surface = tables("energy")
     return Variant(
         name=folder.name,
-        config=records[seeds[0]]["config"],
+        config=read_json(seeds[0] / "run.json")["config"],
         steps=curve[0, :, 0],
         curve=curve[:, :, 2],
-        errors=tables("_iterations")[1][:, :, 1],
+        errors=tables("iterations")[1][:, :, 1],
         x=predictions[0, :, 0],
         target=predictions[0, :, 1],
         predictions=predictions[:, :, 2:].swapaxes(1, 2),
@@ -104,129 +96,19 @@ def read_variant(folder: Path) -> Variant:
 def read_variants(results: Path | str) -> list[Variant]:
     """All variants under results/regression, those of the study first and in its order."""
     root = Path(results) / "regression"
-    folders = sorted(path.parent for path in root.glob("*/run.json"))
+    folders = [folder for folder in sorted(root.glob("*")) if seeds_of(folder)]
     if not folders:
-        raise FileNotFoundError(f"{root} must have results such as dcem/run.json, found none")
-    known = list(LOOKS)
+        raise FileNotFoundError(f"{root} must have results such as dcem/seed0/curve.csv, found none")
+    known = list(LABELS)
     return sorted(
         map(read_variant, folders), key=lambda v: known.index(v.name) if v.name in known else len(known)
     )
-
-
-def report(results: Path | str = "lab/results", out: Path | str = "out/report") -> list[Path]:
-    """Draw every figure and write the table, as PNG, SVG, CSV and Markdown; returns the paths."""
-    variants = read_variants(results)
-    papers = [variant for variant in variants if variant.name in PAPER] or variants[:2]
-    others = [variant for variant in variants if variant not in papers]
-    paths = []
-    with style() as plt:
-        paths += save(draw_surfaces(plt, papers), out, "regression_surfaces")
-        paths += save(draw_convergence(plt, papers, others), out, "regression_convergence")
-        paths += save(draw_iterations(plt, papers, others), out, "regression_iterations")
-        paths += save(draw_predictions(plt, papers), out, "regression_predictions")
-        if others:
-            paths += save(draw_surfaces(plt, others), out, "regression_surfaces_variants")
-            paths += save(draw_predictions(plt, others), out, "regression_predictions_variants")
-    return paths + write_table(variants, Path(out))
-
-
-# Figures
-
-
-def draw_surfaces(plt: Any, variants: Sequence[Variant]) -> Any:
-    """E(y|x) of the first seed: normalised for every x, on a log scale, lighter is lower; target on top."""
-    figure, axes = _panels(plt, len(variants), height=2.7)
-    for ax, variant in zip(axes, variants, strict=True):
-        shade = shaded(variant.surface[0])
-        ax.contourf(variant.surface_x, variant.surface_y, shade, levels=24, cmap="Blues")
-        ax.plot(variant.x, variant.target, color="black", label="target $x \\sin x$")
-        final = variant.predictions[0, variant.config["n_iters"] - 1]
-        ax.plot(variant.x, final, ".", color=COLORS[1], markersize=2.5, label="prediction")
-        ax.set(title=variant.label, xlabel="$x$", ylim=_Y_RANGE, xlim=(0, 2 * np.pi))
-        ax.grid(False)
-    axes[0].set_ylabel("$y$")
-    axes[0].legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none")
-    return figure
-
-
-def draw_convergence(plt: Any, papers: Sequence[Variant], others: Sequence[Variant]) -> Any:
-    """Training error over updates: geometric mean and 95% interval over seeds; the others seed by seed."""
-    figure, axes = _panels(plt, 2 if others else 1, height=2.7)
-    for ax, variants in zip(axes, (papers, others), strict=False):
-        for variant in variants:
-            steps, curve = binned(variant.steps, variant.curve)
-            _draw_seeds(ax, steps / 1000, curve, variant, band=variants is papers)
-        ax.set(yscale="log", xlabel="thousands of updates", ylim=_ERROR_RANGE)
-        _legend_below(ax)
-    axes[0].set_ylabel("training MSE")
-    return figure
-
-
-def draw_iterations(plt: Any, papers: Sequence[Variant], others: Sequence[Variant]) -> Any:
-    """Error against iterations at test time, drawn likewise; a dot marks the number trained with."""
-    figure, axes = _panels(plt, 2 if others else 1, height=2.7)
-    for ax, variants in zip(axes, (papers, others), strict=False):
-        for variant in variants:
-            counts = np.arange(1, variant.errors.shape[1] + 1)
-            _draw_seeds(ax, counts, variant.errors, variant, band=variants is papers)
-            trained = variant.config["n_iters"]
-            ends = (
-                log_interval(variant.error_at(trained))[:1]
-                if variants is papers
-                else variant.error_at(trained)
-            )
-            ax.plot([trained] * len(ends), ends, "o", color=variant.color, markersize=3)
-        ax.set(yscale="log", xlabel="iterations at test time", ylim=_ERROR_RANGE)
-        _legend_below(ax)
-    axes[0].set_ylabel("MSE")
-    return figure
-
-
-def draw_predictions(plt: Any, variants: Sequence[Variant]) -> Any:
-    """Predictions of the first seed after each number of iterations, coloured by it; the target in black."""
-    figure, axes = _panels(plt, len(variants), height=2.7)
-    counts = variants[0].predictions.shape[1]
-    colors = plt.get_cmap("viridis")
-    for ax, variant in zip(axes, variants, strict=True):
-        for t in range(counts):
-            ax.plot(variant.x, variant.predictions[0, t], color=colors(t / max(counts - 1, 1)), linewidth=0.8)
-        ax.plot(variant.x, variant.target, color="black")
-        ax.set(title=variant.label, xlabel="$x$", ylim=_Y_RANGE, xlim=(0, 2 * np.pi))
-    axes[0].set_ylabel("$y$")
-    scale = plt.cm.ScalarMappable(plt.Normalize(1, counts), colors)
-    figure.colorbar(scale, ax=list(axes), label="iterations at test time")
-    return figure
 
 
 def shaded(surface: np.ndarray) -> np.ndarray:
     """An energy surface (Y, X), normalised for every x, on a log scale."""
     low, high = surface.min(0), surface.max(0)
     return np.log10(1e-3 + (surface - low) / np.maximum(high - low, 1e-12))
-
-
-def _panels(plt: Any, n: int, height: float) -> tuple[Any, list[Any]]:
-    columns = min(n, 3)
-    rows = -(-n // columns)
-    width = WIDTH if n > 1 else 0.6 * WIDTH
-    figure, axes = plt.subplots(rows, columns, figsize=(width, height * rows), sharey=True, squeeze=False)
-    for ax in axes.flat[n:]:
-        ax.remove()
-    return figure, list(axes.flat[:n])
-
-
-def _draw_seeds(ax: Any, x: np.ndarray, samples: np.ndarray, variant: Variant, band: bool) -> None:
-    samples = np.maximum(samples, 1e-12)
-    if not band:
-        labels = [variant.label, *["_"] * (len(samples) - 1)]  # an underscore keeps a line out of the legend
-        ax.plot(x, samples.T, color=variant.color, linewidth=0.8, label=labels)
-        return
-    mean, low, high = log_interval(samples)
-    ax.plot(x, mean, color=variant.color, label=variant.label)
-    ax.fill_between(x, low, high, color=variant.color, alpha=0.2, linewidth=0)
-
-
-def _legend_below(ax: Any) -> None:
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncol=2, fontsize=8)
 
 
 def binned(steps: np.ndarray, curve: np.ndarray, bins: int = 100) -> tuple[np.ndarray, np.ndarray]:
@@ -303,26 +185,6 @@ def _factor(growth: np.ndarray) -> str:
     return f"{growth.min():.2g} to {growth.max():.2g} times"
 
 
-def write_table(variants: Sequence[Variant], out: Path) -> list[Path]:
-    """regression.csv and regression.md in `out`."""
-    out.mkdir(parents=True, exist_ok=True)
-    rows = table(variants)
-    sheet, page = out / "regression.csv", out / "regression.md"
-    with sheet.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    page.write_text(f"{text}\n\n{in_words(variants)}\n")
-    return [sheet, page]
-
-
 def _spread(values: np.ndarray, form: str) -> str:
     """'mean [lowest, highest]'."""
     return f"{form.format(values.mean())} [{form.format(values.min())}, {form.format(values.max())}]"
-
-
-def _read_csv(path: Path) -> tuple[list[str], np.ndarray]:
-    columns, *rows = csv.reader(path.read_text().splitlines())
-    return columns, np.array(rows, float)

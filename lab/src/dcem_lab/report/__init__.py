@@ -1,1 +1,1 @@
-"""From results/ to figures and tables: one module an experiment, reading committed CSVs and nothing else."""
+"""From files of results to a page: charts, tables, statistics, templates. It knows no experiment."""

@@ -7,11 +7,13 @@ import struct
 import zlib
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 
-from dcem_lab.report.html import Html, element
-
+# Light to dark, ColorBrewer's.
+_BLUES = (
+    (247, 251, 255), (222, 235, 247), (198, 219, 239), (158, 202, 225), (107, 174, 214), (66, 146, 198),
+    (33, 113, 181), (8, 81, 156), (8, 48, 107),
+)  # fmt: skip
 _KINDS = {".mp4": "video/mp4", ".gif": "image/gif"}
 
 
@@ -21,16 +23,9 @@ def shades(values: np.ndarray, low: float, high: float) -> str:
     return _address("image/png", _png(np.flipud(levels).astype(np.uint8)))
 
 
-def video(path: Path, caption: str) -> Html:
-    """A film that plays in the page."""
-    kind = _KINDS[path.suffix]
-    source = _address(kind, path.read_bytes())
-    if kind.startswith("image"):
-        shown = element("img", src=source, alt=caption)
-    else:
-        shown = element("video", src=source, controls=True, loop=True, muted=True, playsinline=True,
-                        preload="auto", aria_label=caption)  # fmt: skip
-    return element("figure", shown, element("figcaption", caption), class_="film")
+def film(path: Path) -> str:
+    """The address of a film that plays in the page."""
+    return _address(_KINDS[path.suffix], path.read_bytes())
 
 
 def _address(kind: str, content: bytes) -> str:
@@ -39,7 +34,9 @@ def _address(kind: str, content: bytes) -> str:
 
 def _png(levels: np.ndarray) -> bytes:
     """8-bit indices (Y, X) into a palette of blues."""
-    palette = (matplotlib.colormaps["Blues"](np.arange(256))[:, :3] * 255).round().astype(np.uint8)
+    places = np.linspace(0, len(_BLUES) - 1, 256)
+    channels = [np.interp(places, range(len(_BLUES)), channel) for channel in zip(*_BLUES, strict=True)]
+    palette = np.stack(channels, axis=-1).round().astype(np.uint8)
     rows = np.pad(levels, ((0, 0), (1, 0)))  # every row begins with its filter, none
     parts = {
         b"IHDR": struct.pack(">IIBBBBB", levels.shape[1], levels.shape[0], 8, 3, 0, 0, 0),

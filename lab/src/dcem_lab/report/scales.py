@@ -26,6 +26,11 @@ class Scale:
         part = (self._inner(min(max(value, self.low), self.high)) - low) / (high - low)
         return self.first + part * (self.last - self.first)
 
+    @property
+    def placed(self) -> str:
+        """Values and pixels of both ends, as scripts read them."""
+        return f"{self.low:.6g},{self.high:.6g},{self.first:g},{self.last:g}"
+
     def _inner(self, value: float) -> float:
         return math.log10(value) if self.log else value
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dcem_lab.report.html import Child, Html, command, element, paragraph
-from dcem_lab.report.tables import Claim, details, table
+import numpy as np
+from markupsafe import Markup
 
-# Words of a command line that say where and how long, not what.
-_PRIVATE = ("run_dir=", "time_limit=", "tensorboard=")
+from dcem_lab.report.claims import Claim
+from dcem_lab.report.templates import part
 
 
 @dataclass(frozen=True)
@@ -50,85 +50,43 @@ class Sources:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page. `data` is read by its scripts, `claims` go into the summary on top."""
+    """A part of the page.
+
+    `claims` go into the summary on top, `failures` to what did not work; `data` is read by scripts.
+    """
 
     id: str
     title: str
-    body: Html
+    body: Markup
     claims: Sequence[Claim] = ()
+    failures: Sequence[str | Markup] = ()
     data: dict[str, Any] = field(default_factory=dict)
 
 
-def not_run(how: str) -> Html:
-    """Said where there are no results."""
-    return element("div", paragraph("Not run yet. To run it:"), command(how), class_="absent")
-
-
-def or_not_run(body: Callable[[], Html], how: str) -> Html:
+def or_not_run(body: Callable[[], Markup], how: str) -> Markup:
     """`body()`, or that it has not been run where files are missing."""
     try:
         return body()
     except FileNotFoundError:
-        return not_run(how)
+        return part("not_run", how)
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def seeds_of(variant: Path) -> list[Path]:
+    """The folders of a variant's seeds that have a curve, by number."""
+    found = [curve.parent for curve in variant.glob("seed*/curve.csv")]
+    return sorted(found, key=lambda folder: int(folder.name.removeprefix("seed")))
+
+
+def read_columns(path: Path) -> dict[str, np.ndarray]:
+    """A table of numbers; empty cells are NaN."""
+    names, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+    values = np.array([[float(cell or "nan") for cell in row] for row in rows]).reshape(-1, len(names))
+    return dict(zip(names, values.T, strict=True))
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(path.read_text().splitlines()))
-
-
-def reproduce(record: dict[str, Any]) -> Html:
-    """The command of a run, how long it took, and on what."""
-    seconds, machine = duration(record.get("wall_seconds")), machine_of(record)
-    words = element("code", public_command(record.get("command", "unknown")))
-    return paragraph("Reproduce it: ", words, f" ({seconds} on {machine}).")
-
-
-def machine_of(record: dict[str, Any]) -> str:
-    machine = record.get("machine")
-    if not machine:
-        return "an unknown machine"
-    parts = [machine.get("gpu"), f"{machine.get('cores', '?')} cores of {machine.get('cpu', 'unknown')}"]
-    return ", ".join(filter(None, parts))
-
-
-def provenance(records: dict[str, dict[str, Any]]) -> Html:
-    """How each result came about, from the record of its run: command, time, machine."""
-    rows: list[dict[str, Child]] = []
-    for name, record in records.items():
-        rows.append(
-            {
-                "result": name,
-                "command": element("code", public_command(record.get("command", "unknown"))),
-                "wall time": duration(record.get("wall_seconds")),
-                "machine": machine_of(record),
-                "torch": record.get("versions", {}).get("torch", "unknown"),
-                "started": str(record.get("started", "unknown"))[:10],
-                "commit": (record.get("commit") or "not recorded")[:12],
-            }
-        )
-    return details("Commands, wall times and machines", table(rows))
-
-
-def public_command(text: str) -> str:
-    """
-    >>> public_command("dcem train cartpole seed=1 run_dir=runs/a time_limit=400")
-    'dcem train cartpole seed=1'
-    """
-    return " ".join(word for word in text.split() if not word.startswith(_PRIVATE))
-
-
-def duration(seconds: float | None) -> str:
-    """
-    >>> duration(381.3), duration(7300)
-    ('6 min 21 s', '2 h 1 min')
-    """
-    if seconds is None:
-        return "unknown"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))

@@ -2,7 +2,7 @@
 
 from dcem_lab.runs.checkpoint import Checkpoint, CheckpointError, Checkpoints
 from dcem_lab.runs.config import require
-from dcem_lab.runs.export import export_csv
+from dcem_lab.runs.export import Kept, export_run
 from dcem_lab.runs.folder import Run, load_checkpoint
 from dcem_lab.runs.log import read_records
 from dcem_lab.runs.progress import Progress
@@ -15,10 +15,11 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "Interrupted",
+    "Kept",
     "Progress",
     "Run",
     "RunError",
-    "export_csv",
+    "export_run",
     "load_checkpoint",
     "read_record",
     "read_records",

@@ -14,17 +14,17 @@ from dcem_lab.report.sources import Sources
 from dcem_lab.study import intro, limits, quick, speed
 from dcem_lab.suite import section as suite
 
-SECTIONS = (intro, quick, regression, cartpole, suite, speed, limits)
+SECTIONS = (intro, quick, regression, cartpole, suite, speed)
 
 
 def write_page(out: Path, sources: Sources) -> Path:
     """Write the page and return its path."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(build_page(sources))
+    out.write_text(build_page(sources), encoding="utf-8")
     return out
 
 
 def build_page(sources: Sources) -> str:
     """The page as text. The same files make the same page."""
-    found = [module.section(sources) for module in SECTIONS]
-    return page.build([section for section in found if section is not None])
+    found = [section for module in SECTIONS if (section := module.section(sources)) is not None]
+    return page.build([*found, limits.section(sources, found)])

@@ -17,6 +17,7 @@ from dcem_lab.suite.numbers import (
     TASKS,
     Evaluation,
     Training,
+    label_of,
     read_evaluations,
     read_trainings,
 )
@@ -91,10 +92,10 @@ def _cartpole(results: Path) -> Iterator[dict[str, str]]:
 
 
 def _control_suite(results: Path) -> Iterator[dict[str, str]]:
-    evaluated = {(e.task, e.controller): e for e in read_evaluations(results / "dmc" / "evaluations.csv")}
+    evaluated = {(e.task, e.controller): e for e in read_evaluations(results)}
     trainings = read_trainings(results / "planet")
     for task in TASKS:
-        for controller, name in CONTROLLERS.items():
+        for controller in CONTROLLERS:
             ours, one = NOT_MEASURED, evaluated.get((task, controller))
             if one is not None:
                 ours = f"{np.median(one.totals):.0f}" + _other_seeds(task, controller, evaluated)
@@ -102,7 +103,7 @@ def _control_suite(results: Path) -> Iterator[dict[str, str]]:
                 ours = next((_so_far(t) for t in trainings if (t.task, t.preset) == (task, PRESET)), ours)
             known = f"{paper.DMC_RETURNS[task, controller].median:.0f}"
             peers = _agents(task) if controller == "full-cem" else ""
-            yield _row(f"{task}, {name}, median return".replace("\n", " "), ours, known, peers)
+            yield _row(f"{task}, {label_of(controller, results)}, median return", ours, known, peers)
 
 
 def _other_seeds(task: str, controller: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:

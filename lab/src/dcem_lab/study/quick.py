@@ -5,47 +5,44 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from dcem_lab.regression import numbers as regression
-from dcem_lab.regression.section import curves
+from dcem_lab.regression.section import curves, records_of
 from dcem_lab.report.charts import Line, figure, lines, panel
-from dcem_lab.report.html import Html, element, join, paragraph
-from dcem_lab.report.pictures import video
+from dcem_lab.report.formats import number
+from dcem_lab.report.pictures import film
 from dcem_lab.report.scales import Scale, covering
-from dcem_lab.report.sources import Section, Sources, or_not_run, provenance, read_json, read_rows
-from dcem_lab.report.tables import number, table
+from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows
+from dcem_lab.report.templates import part, render
 
 COMMAND = "dcem reproduce --quick"
+_FILM = "The shipped cartpole controller beside CEM over all forces, filmed here."
 
 
 def section(sources: Sources) -> Section | None:
     if sources.quick is None:
         return None
     results = sources.quick / "results"
-    body = join(
-        paragraph(
-            "Small versions of the experiments, trained here in minutes: they show that everything works, "
-            "not what it can do. The study with the paper's budgets is in the sections below.",
-        ),
-        element("h3", "Regression"),
-        or_not_run(lambda: _regression(results), COMMAND),
-        element("h3", "Cartpole"),
-        or_not_run(lambda: _cartpole(results), COMMAND),
-        element("h3", "Shipped controllers"),
-        or_not_run(lambda: _shipped(results), COMMAND),
-        _films(sources.quick),
+    films = [*sorted(sources.quick.glob("*.mp4")), *sorted(sources.quick.glob("*.gif"))]
+    body = render(
+        "study/quick.html",
+        regression=or_not_run(lambda: _regression(results), COMMAND),
+        cartpole=or_not_run(lambda: _cartpole(results), COMMAND),
+        shipped=or_not_run(lambda: _shipped(results), COMMAND),
+        films=[(film(path), _FILM) for path in films[:1]],
     )
     return Section("quick", "Your quick run", body)
 
 
-def _regression(results: Path) -> Html:
+def _regression(results: Path) -> Markup:
     variants = regression.read_variants(results)
-    records = {v.label: read_json(results / "regression" / v.name / "run.json")["seed0"] for v in variants}
-    return join(table(regression.table(variants)), curves(variants), provenance(records))
+    table = part("table", regression.table(variants))
+    return table + curves(variants) + part("provenance", records_of(results, variants))
 
 
-def _cartpole(results: Path) -> Html:
-    path = next(iter(sorted((results / "cartpole").glob("*/seed0.csv"))), None)
+def _cartpole(results: Path) -> Markup:
+    path = next(iter(sorted((results / "cartpole").glob("*/seed0/curve.csv"))), None)
     if path is None:
         raise FileNotFoundError(f"{results / 'cartpole'} must have a training, found none")
     rows = read_rows(path)
@@ -61,11 +58,11 @@ def _cartpole(results: Path) -> Html:
     caption = (
         f"Blue: on the validation states, orange: while training. The best validation cost is {best:.2f}."
     )
-    record = next(iter(read_json(path.parent / "run.json").values()))
-    return join(figure(caption, panel(title, chart)), provenance({"cartpole": record}))
+    record = read_json(path.parent / "run.json")
+    return figure(caption, [panel(title, chart)]) + part("provenance", {"cartpole": record})
 
 
-def _shipped(results: Path) -> Html:
+def _shipped(results: Path) -> Markup:
     rows = []
     costs: dict[str, list[float]] = {}
     sampled = {}
@@ -92,10 +89,4 @@ def _shipped(results: Path) -> Html:
                 "runs": f"{len(totals)} episodes",
             }
         )
-    return table(rows)
-
-
-def _films(folder: Path) -> Html | None:
-    films = [*sorted(folder.glob("*.mp4")), *sorted(folder.glob("*.gif"))]
-    caption = "The shipped cartpole controller beside CEM over all forces, filmed here."
-    return element("div", *(video(path, caption) for path in films[:1]), class_="films") if films else None
+    return part("table", rows)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dcem_lab.report.charts import Mark, figure, legend, panel, rows
-from dcem_lab.report.html import Html, element, join, paragraph
+from markupsafe import Markup
+
+from dcem_lab.report.charts import Mark, panel, rows
+from dcem_lab.report.formats import number
 from dcem_lab.report.scales import Scale
-from dcem_lab.report.sources import Section, Sources, not_run, or_not_run, read_json, read_rows
-from dcem_lab.report.tables import details, number, table
+from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows
+from dcem_lab.report.templates import part, render
 
 CPU_COMMAND = "make bench"
 GPU_COMMAND = "dcem bench --gpu --out lab/benchmarks/gpu/results"
@@ -34,35 +36,38 @@ _COLORS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
 
 
 def section(sources: Sources) -> Section:
-    body = join(
-        element("h3", "CPU, beside peers"),
-        or_not_run(lambda: _cpu(sources.benchmarks), CPU_COMMAND),
-        element("h3", "GPU"),
-        or_not_run(lambda: _gpu(sources.gpu_benchmarks), GPU_COMMAND),
-        element("h3", "A step of training"),
-        _loop(sources),
+    body = render(
+        "study/speed.html",
+        cpu=or_not_run(lambda: _cpu(sources.benchmarks), CPU_COMMAND),
+        gpu=or_not_run(lambda: _gpu(sources.gpu_benchmarks), GPU_COMMAND),
+        loop_=loop_rows(sources),
+        loop_command=LOOP_COMMAND,
     )
     return Section("speed", "Speed", body)
 
 
-def _cpu(folder: Path) -> Html:
-    facts = read_json(folder / "run.json")
-    found = {name: read_rows(folder / f"{name}.csv") for name in CPU if (folder / f"{name}.csv").exists()}
-    panels = [_cpu_panel(name, found[name]) for name in DRAWN if name in found]
+def _cpu(folder: Path) -> Markup:
+    facts, found = read_json(folder / "run.json"), _tables(folder, CPU)
     caption = (
         "Milliseconds for one call on a logarithmic axis: forward and backward for the first two, forward "
         "alone for the others. Hover over a point for its number."
     )
-    tables = [details(CPU[name][0], table([_cpu_row(row) for row in rows_])) for name, rows_ in found.items()]
-    return join(
-        _against(found, "theseus"),
-        paragraph(_cpu_machine(facts)),
-        figure(caption, *panels, wide=True),
-        *tables,
+    return render(
+        "study/benchmark.html",
+        about=[_against(found, "theseus"), _cpu_machine(facts)],
+        caption=caption,
+        panels=[_cpu_panel(name, found[name]) for name in DRAWN if name in found],
+        tables=[(CPU[name][0], [_cpu_row(row) for row in rows_]) for name, rows_ in found.items()],
     )
 
 
-def _against(found: dict[str, list[dict[str, str]]], peer: str) -> Html | None:
+def _tables(folder: Path, names: Iterable[str]) -> dict[str, list[dict[str, str]]]:
+    """Those that are there."""
+    paths = {name: folder / f"{name}.csv" for name in names}
+    return {name: read_rows(path) for name, path in paths.items() if path.exists()}
+
+
+def _against(found: dict[str, list[dict[str, str]]], peer: str) -> str:
     """How many times longer the peer takes, over all cases."""
     parts = []
     for name in ("lml", "dcem"):
@@ -75,8 +80,8 @@ def _against(found: dict[str, list[dict[str, str]]], peer: str) -> Html | None:
             ours = found[name][0]["contender"]
             parts.append(f"{number(min(ratios))} to {number(max(ratios))} times as long as {ours}")
     if not parts:
-        return None
-    return paragraph(f"Forward and backward, {peer} takes {' and '.join(parts)}; everything else is below.")
+        return ""
+    return f"Forward and backward, {peer} takes {' and '.join(parts)}; everything else is below."
 
 
 def _cpu_machine(facts: dict[str, Any]) -> str:
@@ -89,15 +94,13 @@ def _cpu_machine(facts: dict[str, Any]) -> str:
     )
 
 
-def _cpu_panel(name: str, found: Sequence[dict[str, str]]) -> Html:
+def _cpu_panel(name: str, found: Sequence[dict[str, str]]) -> Markup:
     title, passes = CPU[name]
-    return panel(
-        title, *_dots(title, [(row["case"], row["contender"], row[f"{passes} ms"]) for row in found])
-    )
+    return _dots(title, [(row["case"], row["contender"], row[f"{passes} ms"]) for row in found])
 
 
-def _dots(title: str, measured: Sequence[tuple[str, str, str]]) -> list[Html]:
-    """(case, contender, milliseconds) as a chart and its legend; cells without a number are left out."""
+def _dots(title: str, measured: Sequence[tuple[str, str, str]]) -> Markup:
+    """(case, contender, milliseconds) as a chart with its legend; cells without a number are left out."""
     known = [(case, contender, float(ms)) for case, contender, ms in measured if ms]
     contenders = list(dict.fromkeys(contender for _, contender, _ in known))
     color = {contender: _COLORS[i % len(_COLORS)] for i, contender in enumerate(contenders)}
@@ -114,7 +117,8 @@ def _dots(title: str, measured: Sequence[tuple[str, str, str]]) -> list[Html]:
     ]
     values = [ms for _, _, ms in known]
     scale = Scale(min(values) / 2, max(values) * 2, log=True)
-    return [rows(title, groups, scale, "milliseconds"), legend([(color[who], who) for who in contenders])]
+    chart = rows(title, groups, scale, "milliseconds")
+    return panel(title, chart, [(color[who], who) for who in contenders])
 
 
 def _cpu_row(row: dict[str, str]) -> dict[str, str]:
@@ -133,32 +137,27 @@ def _cpu_row(row: dict[str, str]) -> dict[str, str]:
     return shown
 
 
-def _gpu(folder: Path) -> Html:
-    facts = read_json(folder / "run.json")
-    rates = facts["rates"]
+def _gpu(folder: Path) -> Markup:
+    facts, found = read_json(folder / "run.json"), _tables(folder, GPU)
+    if not found:
+        return part("not_run", GPU_COMMAND)
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     about = (
         f"{facts['gpu']}, driver {facts['driver']}, {versions}, {facts['date']}, commit {facts['commit']}. "
-        f"Measured there: a copy moves {rates['bytes'] / 1e12:.2f} TB/s. Ratios are to the first row of a "
-        "case; the floor is the time that bytes and operations take at the machine's measured limits."
+        f"Measured there: a copy moves {facts['rates']['bytes'] / 1e12:.2f} TB/s. Ratios are to the first "
+        "row of a case; the floor is the time that bytes and operations take at the machine's measured "
+        "limits."
     )
-    tables = [
-        details(title, table([_gpu_row(row) for row in read_rows(folder / f"{name}.csv")]))
-        for name, title in GPU.items()
-        if (folder / f"{name}.csv").exists()
-    ]
-    if not tables:
-        return not_run(GPU_COMMAND)
-    panels = [
-        panel(GPU[name], *_gpu_dots(GPU[name], read_rows(folder / f"{name}.csv")))
-        for name in ("lml", "dcem")
-        if (folder / f"{name}.csv").exists()
-    ]
-    caption = "Milliseconds on the device's clock, forward and backward, on a logarithmic axis."
-    return join(paragraph(about), figure(caption, *panels, wide=True), *tables)
+    return render(
+        "study/benchmark.html",
+        about=[about],
+        caption="Milliseconds on the device's clock, forward and backward, on a logarithmic axis.",
+        panels=[_gpu_dots(GPU[name], found[name]) for name in ("lml", "dcem") if name in found],
+        tables=[(GPU[name], [_gpu_row(row) for row in rows_]) for name, rows_ in found.items()],
+    )
 
 
-def _gpu_dots(title: str, found: Sequence[dict[str, str]]) -> list[Html]:
+def _gpu_dots(title: str, found: Sequence[dict[str, str]]) -> Markup:
     both = [row for row in found if "forward+backward" in row["case"]] or list(found)
     short = [(row["case"].removesuffix(", forward+backward"), row["what"], row["ms"]) for row in both]
     return _dots(title, short)
@@ -174,18 +173,6 @@ def _is_number(value: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _loop(sources: Sources) -> Html:
-    found = loop_rows(sources)
-    if not found:
-        return not_run(LOOP_COMMAND)
-    note = (
-        "Where a step of the world model's training spends its time: milliseconds of each part, and its "
-        "share of the step. On a GPU updates run beside planning and the environments, so that shares add "
-        "up to more than 100%. Evaluations come on top of these times."
-    )
-    return join(paragraph(note), table(found))
 
 
 def loop_rows(sources: Sources) -> list[dict[str, str]]:

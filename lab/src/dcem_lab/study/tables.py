@@ -10,11 +10,19 @@ from dcem_lab import paper
 from dcem_lab.cartpole import numbers as cartpole_numbers
 from dcem_lab.regression import numbers as regression
 from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
-from dcem_lab.report.sources import Sources, duration, read_rows
+from dcem_lab.report.formats import duration
+from dcem_lab.report.sources import Sources, read_rows
 from dcem_lab.study import headline
 from dcem_lab.study.speed import loop_rows
 from dcem_lab.suite import questions, starts
-from dcem_lab.suite.numbers import CONTROLLERS, planning_rows, read_evaluations, read_trainings, training_rows
+from dcem_lab.suite.numbers import (
+    Training,
+    label_of,
+    planning_rows,
+    read_evaluations,
+    read_trainings,
+    training_rows,
+)
 
 
 def pages(checkout: Path) -> list[Path]:
@@ -31,6 +39,12 @@ def sources_in(checkout: Path) -> Sources:
 # The control suite
 
 
+def _phase_one(sources: Sources) -> list[Training]:
+    """Without those that have a page of their own."""
+    apart = questions.apart(sources.results)
+    return [one for one in read_trainings(sources.results / "planet") if one.name not in apart]
+
+
 def _curves(sources: Sources) -> Rows:
     """Phase 1, evaluation by evaluation."""
     return [
@@ -43,7 +57,7 @@ def _curves(sources: Sources) -> Rows:
             "mean": f"{curve['eval_mean'][i]:.0f}",
             "median": f"{curve['eval_median'][i]:.0f}",
         }
-        for training in read_trainings(sources.results / "planet")
+        for training in _phase_one(sources)
         for seed, curve in zip(training.records, training.curves, strict=True)
         for i in np.flatnonzero(np.isfinite(curve["eval_median"]))
     ]
@@ -51,17 +65,16 @@ def _curves(sources: Sources) -> Rows:
 
 def _evaluations(sources: Sources) -> Rows:
     """The three controllers on both tasks, beside the paper's; others below."""
-    found = {(e.task, e.controller): e for e in read_evaluations(sources.results / "dmc" / "evaluations.csv")}
+    found = {(e.task, e.controller): e for e in read_evaluations(sources.results)}
     rows = []
     for key in [*paper.DMC_RETURNS, *(key for key in found if key not in paper.DMC_RETURNS)]:
         one, known = found.get(key), paper.DMC_RETURNS.get(key)
-        q1, median, q3 = np.percentile(one.totals, [25, 50, 75]) if one else (0.0, 0.0, 0.0)
         rows.append(
             {
                 "task": key[0],
-                "controller": CONTROLLERS.get(key[1], key[1]).replace("\n", " "),
-                "the paper": f"{known.median:.0f} [{known.q1:.0f}–{known.q3:.0f}]" if known else "",
-                "ours": f"{median:.0f} [{q1:.0f}–{q3:.0f}]" if one else NOT_MEASURED,
+                "controller": label_of(key[1], sources.results),
+                "the paper": str(known) if known else "",
+                "ours": str(one.quartiles) if one else NOT_MEASURED,
                 "our mean": f"{np.mean(one.totals):.0f}" if one else "",
                 "episodes": str(len(one.totals)) if one else "",
                 "trajectories a plan": one.sampled if one else "",
@@ -176,18 +189,19 @@ def _error(row: dict[str, str]) -> str:
 
 TABLES: Tables = {
     "headline": lambda sources: headline.rows(sources),
-    "planet": lambda sources: training_rows(read_trainings(sources.results / "planet")),
+    "planet": lambda sources: training_rows(_phase_one(sources)),
     "embed": lambda sources: training_rows(read_trainings(sources.results / "embed")),
     "ppo": lambda sources: training_rows(read_trainings(sources.results / "ppo")),
     "planet-curves": _curves,
     "planet-questions": lambda sources: questions.planet_rows(sources.results),
+    "paper-preset": lambda sources: questions.preset_rows(sources.results),
     "embed-questions": lambda sources: questions.embed_rows(sources.results),
     "ppo-questions": lambda sources: questions.ppo_rows(sources.results),
     "starts": lambda sources: starts.start_rows(sources.results),
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
     "loop": lambda sources: loop_rows(sources),
     "evaluations": _evaluations,
-    "planning": lambda sources: planning_rows(sources.results / "dmc"),
+    "planning": lambda sources: planning_rows(sources.results),
     "regression": _regression,
     "cartpole": _cartpole,
     "cem": _cem,
@@ -201,8 +215,8 @@ TABLES: Tables = {
 
 if __name__ == "__main__":
     for page in pages(Path()):
-        before = page.read_text()
+        before = page.read_text(encoding="utf-8")
         after = rewritten(before, TABLES, sources_in(Path()))
         if after != before:
-            page.write_text(after)
+            page.write_text(after, encoding="utf-8")
             print(f"renewed {page}")

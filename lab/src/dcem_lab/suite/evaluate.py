@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import torch
+from scipy import stats
 
 from dcem_lab import pretrained
 from dcem_lab.pretrained import FOLDER
+from dcem_lab.report.statistics import bootstrap
 from dcem_lab.runs.files import write_csv
 from dcem_lab.suite.agents import Controller, Episode, PlannerConfig
 from dcem_lab.suite.envs.dmc import ControlEnv
@@ -22,7 +24,6 @@ from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.source import load_source, read_stored
 
 _RESAMPLES = 10_000
-_CONFIDENCE = 0.95
 
 
 class Trained(NamedTuple):
@@ -108,9 +109,7 @@ def statistics(returns: Sequence[float]) -> dict[str, float]:
     """
     x = np.asarray(returns)
     q1, median, q3 = np.percentile(x, [25, 50, 75])
-    resampled = np.random.default_rng(0).choice(x, (_RESAMPLES, len(x)))
-    tail = 100 * (1 - _CONFIDENCE) / 2
-    low, high = np.percentile(interquartile_mean(resampled), [tail, 100 - tail])
+    iqm = bootstrap(x, interquartile_mean, _RESAMPLES)
     figures = {
         "episodes": len(x),
         "mean": x.mean(),
@@ -118,19 +117,18 @@ def statistics(returns: Sequence[float]) -> dict[str, float]:
         "median": median,
         "q1": q1,
         "q3": q3,
-        "iqm": interquartile_mean(x),
-        "iqm_low": low,
-        "iqm_high": high,
+        "iqm": iqm.mean,
+        "iqm_low": iqm.low,
+        "iqm_high": iqm.high,
         "min": x.min(),
         "max": x.max(),
     }
     return {name: float(value) for name, value in figures.items()}
 
 
-def interquartile_mean(x: np.ndarray) -> np.ndarray:
-    """The mean over the last dimension (..., n), the lowest and the highest ⌊n / 4⌋ left out."""
-    cut = x.shape[-1] // 4
-    return np.sort(x, axis=-1)[..., cut : x.shape[-1] - cut].mean(axis=-1)
+def interquartile_mean(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The mean, the lowest and the highest ⌊n / 4⌋ of n left out."""
+    return stats.trim_mean(x, 0.25, axis=axis)
 
 
 def write_episodes(path: Path, episodes: Sequence[Episode]) -> None:

@@ -10,11 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from dcem_lab.report.sources import duration, machine_of, read_json, read_rows
-from dcem_lab.report.tables import number
+from dcem_lab import paper
+from dcem_lab.report.formats import duration, machine_of, number
+from dcem_lab.report.sources import read_columns, read_json, read_rows, seeds_of
+from dcem_lab.report.statistics import Interval, bootstrap
 
-TASKS = ("cheetah-run", "walker-walk")
-CONTROLLERS = {"full-cem": "full CEM", "latent-dcem": "latent DCEM", "latent-dcem-ppo": "latent DCEM\n+ PPO"}
+TASKS, CONTROLLERS = (tuple(dict.fromkeys(names)) for names in zip(*paper.DMC_RETURNS, strict=True))
+"""Those that the paper has returns of."""
+
+QUESTIONS = "questions.json"
 NO_EVALUATION = "no evaluation"
 NO_DEVICE = "not run"
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -30,6 +34,12 @@ class Training:
     preset: str
     records: dict[str, dict[str, Any]]
     curves: list[dict[str, np.ndarray]]
+    aside: bool = False  # it answers a question, and stands in no chart
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.task}-{self.preset}"
 
     @property
     def label(self) -> str:
@@ -49,39 +59,56 @@ class Evaluation:
     controller: str
     runs: dict[str, np.ndarray]
     sampled: str  # trajectories for one plan
+    label: str
 
     @property
     def totals(self) -> np.ndarray:
         return np.concatenate(list(self.runs.values()))
 
     @property
-    def label(self) -> str:
-        return CONTROLLERS.get(self.controller, self.controller)
+    def quartiles(self) -> paper.Quartiles:
+        return paper.Quartiles(*np.percentile(self.totals, [25, 50, 75]).tolist())
 
     @cached_property
-    def interval(self) -> tuple[float, float]:
-        """Of the median, 95%: runs are drawn anew, then episodes of each."""
-        random, runs = np.random.default_rng(0), list(self.runs.values())
-        medians = [
-            np.median(np.concatenate([random.choice(runs[i], len(runs[i])) for i in chosen]))
-            for chosen in random.integers(len(runs), size=(_RESAMPLES, len(runs)))
-        ]
-        low, high = np.percentile(medians, [2.5, 97.5])
-        return float(low), float(high)
+    def interval(self) -> Interval:
+        """Of the median: episodes are drawn anew; of several runs, these first, and then their episodes."""
+        runs = list(self.runs.values())
+        if len(runs) == 1:
+            return bootstrap(runs[0], np.median, _RESAMPLES)
+        random = np.random.default_rng(0)
+
+        def median(chosen: np.ndarray) -> float:
+            drawn = [random.choice(runs[i], len(runs[i])) for i in chosen.astype(int)]
+            return float(np.median(np.concatenate(drawn)))
+
+        return bootstrap(np.arange(len(runs)), median, _RESAMPLES)._replace(mean=np.median(self.totals))
 
 
 def read_trainings(root: Path) -> list[Training]:
     """results/<phase>/<task>-<variant>/seed<k>/{run.json, curve.csv}"""
+    lists = (asked for asked in read_questions(root.parent).values() if isinstance(asked, list))
+    aside = {one["run"] for asked in lists for one in asked if "run" in one and not one.get("charted")}
     found = []
     for folder in sorted(root.glob("*")):
-        paths = sorted(path for path in folder.glob("seed*") if (path / "curve.csv").exists())
-        if not paths:
+        seeds = seeds_of(folder)
+        if not seeds:
             continue
         task = next((task for task in TASKS if folder.name.startswith(task)), folder.name)
-        records = {path.name: _record(path / "run.json") for path in paths}
-        curves = [_columns(path / "curve.csv") for path in paths]
-        found.append(Training(task, folder.name.removeprefix(task).strip("-") or "default", records, curves))
+        records = {seed.name: read_json(seed / "run.json") for seed in seeds}
+        curves = [read_columns(seed / "curve.csv") for seed in seeds]
+        preset = folder.name.removeprefix(task).strip("-") or "default"
+        found.append(Training(task, preset, records, curves, aside=f"{root.name}/{folder.name}" in aside))
     return found
+
+
+def read_questions(results: Path) -> dict[str, Any]:
+    """Lists of what was asked and which runs answer, and how controllers are called."""
+    path = results / QUESTIONS
+    return read_json(path) if path.exists() else {}
+
+
+def label_of(controller: str, results: Path) -> str:
+    return read_questions(results).get("controllers", {}).get(controller, controller)
 
 
 def evaluated(curve: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -126,8 +153,9 @@ def _promised(curve: dict[str, np.ndarray]) -> str:
     return f"{-known[-1]:.1f}" if len(known) else ""
 
 
-def read_evaluations(path: Path) -> list[Evaluation]:
+def read_evaluations(results: Path) -> list[Evaluation]:
     """By task and controller, those of the paper first."""
+    path = results / "dmc" / "evaluations.csv"
     if not path.exists():
         return []
     totals: dict[tuple[str, str], dict[str, list[float]]] = {}
@@ -136,32 +164,35 @@ def read_evaluations(path: Path) -> list[Evaluation]:
         key = row["task"].replace(".", "-"), row["controller"]
         totals.setdefault(key, {}).setdefault(row["run"], []).append(float(row["total"]))
         sampled[key] = f"{int(row['samples']) * int(row['iterations']):,}"
-    order = list(CONTROLLERS)
+    order = {name: i for i, name in enumerate(CONTROLLERS)}
     found = [
-        Evaluation(*key, {run: np.array(values) for run, values in runs.items()}, sampled[key])
+        Evaluation(
+            *key,
+            {run: np.array(values) for run, values in runs.items()},
+            sampled[key],
+            label_of(key[1], results),
+        )
         for key, runs in totals.items()
     ]
-    return sorted(
-        found, key=lambda e: (e.task, order.index(e.controller) if e.controller in order else len(order))
-    )
+    return sorted(found, key=lambda e: (e.task, order.get(e.controller, len(order))))
 
 
-def planning_rows(folder: Path) -> list[dict[str, str]]:
-    """Of results/dmc: the time of one plan on a CPU and on a GPU, beside the return that such plans earn."""
-    if not (folder / "planning.csv").exists():
+def planning_rows(results: Path) -> list[dict[str, str]]:
+    """The time of one plan on a CPU and on a GPU, beside the return that such plans earn."""
+    path = results / "dmc" / "planning.csv"
+    if not path.exists():
         return []
     returns = {
-        (e.task, e.controller, e.sampled): f"{np.median(e.totals):.0f}"
-        for e in read_evaluations(folder / "evaluations.csv")
+        (e.task, e.controller, e.sampled): f"{np.median(e.totals):.0f}" for e in read_evaluations(results)
     }
     plans: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
-    for row in read_rows(folder / "planning.csv"):
+    for row in read_rows(path):
         plan = row["task"], row["controller"], f"{int(row['trajectories']):,}"
         plans.setdefault(plan, {})[row["kind"]] = row
     return [
         {
             "task": task,
-            "controller": CONTROLLERS.get(controller, controller).replace("\n", " "),
+            "controller": label_of(controller, results),
             "trajectories a plan": trajectories,
             "median return": returns.get((task, controller, trajectories), NO_EVALUATION),
             **{
@@ -182,15 +213,3 @@ def _device(row: dict[str, str]) -> str:
         return row["device"]
     threads = f"{row['threads']} thread{'s' * (row['threads'] != '1')}"
     return f"{row['device']} ({threads}, load before {row['load']})"
-
-
-def _record(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    found = read_json(path)
-    return found if "command" in found else next(iter(found.values()), {})
-
-
-def _columns(path: Path) -> dict[str, np.ndarray]:
-    rows = read_rows(path)
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}

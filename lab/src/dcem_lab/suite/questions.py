@@ -1,63 +1,20 @@
-"""What the phases leave to ask, most of it in the paper, and the runs on cheetah and walker that answer."""
+"""What the phases leave to ask, most of it in the paper, and what the runs that answer say.
+
+Questions and runs are in results/questions.json.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from dcem_lab.report.sources import read_rows
-from dcem_lab.suite.numbers import TASKS, Training, evaluated, read_trainings
+from dcem_lab.report.sources import read_columns, read_rows, seeds_of
+from dcem_lab.report.statistics import bootstrap
+from dcem_lab.suite.numbers import evaluated, read_questions
 
-PLANET = {
-    "best": ("to compare with", ""),
-    "best-1-member": ("one model instead of three?", "model.members=1 model.pessimism=0"),
-    "best-no-pessimism": ("three, without pessimism?", "model.pessimism=0"),
-    "best-mse": ("squared errors?", "model.loss=mse"),
-    "best-no-average": ("no moving average?", "average=0"),
-    "best-256-units": ("256 units instead of 200?", "model.hidden=256 model.width=256"),
-    "best-4-updates": ("four updates a step?", "updates_per_step=4"),
-    "paper": ("none of it?", "preset=paper"),
-}
-EMBED = {
-    "T5-tau0.2-replay": ("to compare with", ""),
-    "T3-tau0.2-replay": ("three iterations instead of five?", "planner.iterations=3"),
-    "T10-tau0.2-replay": ("ten?", "planner.iterations=10"),
-    "T5-tau0.2-no-replay": ("delete phase 1's replay?", "keep_replay=false seed_episodes=16"),
-    "T5-tau0.2-replay-new-model": ("re-initialise the model?", "keep_model=false updates_per_step=2"),
-    "T5-tau0.2-replay-offline": ("learn offline?", "offline=true"),
-}
-PPO = {
-    "20-steps": ("to compare with", ""),
-    "20-steps-decoder": ("the decoder alone?", "parts=[decoder]"),
-    "20-steps-reward": ("the reward alone?", "parts=[reward]"),
-    "20-steps-1-pass": ("one pass instead of two?", "passes=1"),
-    "20-steps-4-passes": ("four?", "passes=4"),
-    "20-steps-lr1e-5": ("the paper's smaller rate?", "lr=1e-5"),
-    "20-steps-learned-std": ("a learned variance?", "learn_std=true"),
-    "20-steps-again": ("to compare with, again", ""),
-    "20-steps-transition": ("the transition alone?", "parts=[transition] backward=checkpoint"),
-    "20-steps-likelihood": ("the model's likelihood, too?", "likelihood=1"),
-}
-"""Variants of trainings on the first task: the question, and the setting that was changed."""
-
-FINETUNED = {
-    ("cheetah-run", "latent-dcem", "latent-dcem-ppo"): "T = 5, τ = 0.2, seed 0",
-    ("cheetah-run", "latent-dcem-seed-1", "latent-dcem-ppo-seed-1"): "the same, seed 1",
-    ("cheetah-run", "latent-dcem-seed-2", "latent-dcem-ppo-seed-2"): "the same, seed 2",
-    ("cheetah-run", "latent-dcem-tau-1", "latent-dcem-tau-1-ppo"): "τ = 1, seed 0",
-    ("cheetah-run", "full-cem-tau-0.2", "full-cem-ppo"): "full CEM, τ = 0.2",
-    ("walker-walk", "latent-dcem-half-update", "latent-dcem-ppo"): "half a model update a step, seed 0",
-    ("walker-walk", "latent-dcem-half-update-seed-1", "latent-dcem-ppo-seed-1"): "the same, seed 1",
-    ("walker-walk", "latent-dcem-half-update-seed-2", "latent-dcem-ppo-seed-2"): "the same, seed 2",
-    ("walker-walk", "latent-dcem", "latent-dcem-ppo-two-updates"): "two updates, with replay, seed 0",
-    ("walker-walk", "latent-dcem-seed-1", "latent-dcem-ppo-two-updates-seed-1"): "two, without, seed 1",
-    ("walker-walk", "latent-dcem-conditioned", "latent-dcem-ppo-conditioned"): "half, conditioned decoder",
-}
-"""Controllers of the evaluations before and after phase 3."""
-
-_ASIDE = (PLANET | EMBED | PPO).keys() - {"best", "paper"}  # these two stand for themselves, too
+PRESET = "paper-preset"
 _COMPARED = 200_000  # environment steps
 _UNCHANGED, _NEWEST = 3, 5  # PPO steps, of the episodes that it explores in
 _RESAMPLES = 10_000
@@ -65,20 +22,35 @@ _RESAMPLES = 10_000
 Rows = list[dict[str, str]]
 
 
-def answers(training: Training) -> bool:
-    """Whether it changes one setting of another, to answer a question."""
-    return training.task == TASKS[0] and training.preset in _ASIDE
-
-
 def planet_rows(results: Path) -> Rows:
     """The return of phase 1 early on, where all runs have an evaluation."""
     rows = []
-    for asked, curve in _answers(results / "planet", PLANET):
+    for asked, curve in _answers(results, "planet"):
         (steps, mean), (_, median) = (evaluated(curve, name) for name in ("eval_mean", "eval_median"))
         for i in np.flatnonzero(steps == _COMPARED):
             after = f"mean after {_COMPARED / 1e6:.1f}M steps"
             rows.append(asked | {after: f"{mean[i]:.0f}", "median": f"{median[i]:.0f}"})
     return rows
+
+
+def preset_rows(results: Path) -> Rows:
+    """What of `best` makes up for the paper's preset: the return of phase 1 early on, a row a change."""
+    rows: dict[str, dict[str, str]] = {}
+    for asked, curve in _answers(results, PRESET):
+        seed = asked.pop("seed")
+        (steps, mean), (_, median) = (evaluated(curve, name) for name in ("eval_mean", "eval_median"))
+        row = rows.setdefault(asked["question"], asked)
+        for i in np.flatnonzero(steps == _COMPARED):
+            figures = {"seeds": seed, "mean": f"{mean[i]:.0f}", "median": f"{median[i]:.0f}"}
+            row |= {name: f"{row[name]}, {new}" if name in row else new for name, new in figures.items()}
+    return list(rows.values())
+
+
+def apart(results: Path) -> set[str]:
+    """Runs of phase 1 that answer for the paper's preset alone; they have a page of their own."""
+    asked = read_questions(results)
+    preset = {one["run"] for one in asked.get(PRESET, []) if not one.get("charted")}
+    return {run.removeprefix("planet/") for run in preset - {one["run"] for one in asked.get("planet", [])}}
 
 
 def embed_rows(results: Path) -> Rows:
@@ -89,14 +61,14 @@ def embed_rows(results: Path) -> Rows:
             f"mean after {steps / 1e6:.1f}M steps": f"{mean:.0f}"
             for steps, mean in zip(*evaluated(curve, "eval_mean"), strict=True)
         }
-        for asked, curve in _answers(results / "embed", EMBED)
+        for asked, curve in _answers(results, "embed")
     ]
 
 
 def ppo_rows(results: Path) -> Rows:
     """The mean return before and after phase 3, and in the episodes that it learned from."""
     rows = []
-    for asked, curve in _answers(results / "ppo", PPO):
+    for asked, curve in _answers(results, "ppo"):
         _, mean = evaluated(curve, "eval_mean")
         _, exploring = evaluated(curve, "return")
         rows.append(
@@ -111,22 +83,18 @@ def ppo_rows(results: Path) -> Rows:
     return rows
 
 
-def _answers(
-    folder: Path, questions: Mapping[str, tuple[str, str]]
-) -> Iterator[tuple[dict[str, str], dict[str, np.ndarray]]]:
-    """Every question that has been answered, with the curve of the run that did."""
-    found = {one.preset: one for one in read_trainings(folder) if one.task == TASKS[0]}
-    for variant, (question, changed) in questions.items():
-        if variant in found:
-            for seed, curve in zip(found[variant].records, found[variant].curves, strict=True):
-                yield (
-                    {
-                        "question": question,
-                        "changed": f"`{changed}`" if changed else "nothing",
-                        "seed": seed.removeprefix("seed"),
-                    },
-                    curve,
-                )
+def _answers(results: Path, what: str) -> Iterator[tuple[dict[str, str], dict[str, np.ndarray]]]:
+    """Every question that has been answered, with the curve of each run that did."""
+    for asked in read_questions(results).get(what, []):
+        for seed in seeds_of(results / asked["run"]):
+            yield (
+                {
+                    "question": asked["question"],
+                    "changed": f"`{asked['changed']}`" if asked["changed"] else "nothing",
+                    "seed": seed.name.removeprefix("seed"),
+                },
+                read_columns(seed / "curve.csv"),
+            )
 
 
 def finetuned_rows(results: Path) -> Rows:
@@ -137,16 +105,16 @@ def finetuned_rows(results: Path) -> Rows:
         episodes = totals.setdefault((row["task"], row["controller"]), {})
         episodes[row["episode_seed"]] = float(row["total"])
     rows = []
-    for (task, *names), what in FINETUNED.items():
-        first, last = (totals.get((task, name), {}) for name in names)
+    for asked in read_questions(results).get("finetuned", []):
+        first, last = (totals.get((asked["task"], asked[when]), {}) for when in ("before", "after"))
         both = sorted(first.keys() & last.keys())
         if both:
             before, after = (np.array([episodes[seed] for seed in both]) for episodes in (first, last))
-            low, high = _interval(after - before)
+            _, low, high = bootstrap(after - before, np.mean, _RESAMPLES)
             rows.append(
                 {
-                    "task": task,
-                    "training": what,
+                    "task": asked["task"],
+                    "training": asked["training"],
                     "episodes": str(len(both)),
                     "median before": f"{np.median(before):.0f}",
                     "after PPO": f"{np.median(after):.0f}",
@@ -156,10 +124,3 @@ def finetuned_rows(results: Path) -> Rows:
                 }
             )
     return rows
-
-
-def _interval(x: np.ndarray) -> tuple[float, float]:
-    """95% bootstrap interval of the mean."""
-    means = np.random.default_rng(0).choice(x, (_RESAMPLES, len(x))).mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)

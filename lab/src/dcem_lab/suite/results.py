@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dcem_lab.runs import facts
-from dcem_lab.runs.files import inside, write_bytes, write_csv
-from dcem_lab.runs.log import read_records
-from dcem_lab.runs.record import read_record
+from dcem_lab.runs import Kept, facts, read_records
+from dcem_lab.runs.files import write_bytes, write_csv
+from dcem_lab.runs.folder import LOG
 from dcem_lab.suite.agents import Episode, PlannerConfig
 from dcem_lab.suite.source import read_stored
 
@@ -43,19 +42,15 @@ class Row(NamedTuple):
     total: float
 
 
-def export_curve(run_folder: Path | str, name: str, results: Path | str = "lab/results") -> Path:
-    """Put a run's curve and record, as far as it has come, under results/<experiment>/<name>/seed<k>."""
-    record = read_record(run_folder)
-    folder = inside(Path(results) / record["experiment"], name) / f"seed{record['seed']}"
+def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
+    """Returns while collecting and of the evaluations, as far as the run has come."""
     curve = _CURVE_OF.get(record["experiment"], _CURVE)
     rows = [
         [row.get(figure, "") for figure in curve]
-        for row in read_records(Path(run_folder) / "log.jsonl")
+        for row in read_records(folder / LOG)
         if "return" in row or "eval/mean" in row
     ]
-    write_csv(folder / "curve.csv", list(curve.values()), rows)
-    write_bytes(folder / "run.json", json.dumps(record, indent=1).encode() + b"\n")
-    return folder
+    yield Kept(record["experiment"], record["variant"], record["seed"], record, list(curve.values()), rows)
 
 
 def controller_of(run_or_name: str | Path) -> str:
@@ -103,7 +98,7 @@ def read_table(table: Path) -> list[list[str]]:
     """The rows of the table, none where it is yet to be written; ValueError for a file of something else."""
     if not table.exists():
         return []
-    header, *rows = [*csv.reader(table.read_text().splitlines())] or [[]]
+    header, *rows = [*csv.reader(table.read_text(encoding="utf-8").splitlines())] or [[]]
     if tuple(header) != Row._fields:
         raise ValueError(f"{table} must have the columns {', '.join(Row._fields)}, got {', '.join(header)}")
     return rows
