@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dcem_lab import cli
+from dcem_lab import cli, pretrained
 from dcem_lab.commands import evaluate as command
 from dcem_lab.commands import exits
 from dcem_lab.suite import evaluate
 from dcem_lab.suite.agents import PlannerConfig
 from dcem_lab.suite.results import Row, controller_of
+from dcem_lab.suite.trained import load
 from toy.controlled import make_run
 
 PLANNER = PlannerConfig(samples=4, elites=2, iterations=1, horizon=2)
@@ -80,9 +81,9 @@ def test_the_last_weights_need_a_name_in_the_table(
     )
     assert not table.exists()
 
-    evaluate.ship(latent, "pendulum", tmp_path)
-    load = evaluate.pretrained.load
-    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    load(latent).ship("pendulum", tmp_path)
+    read = pretrained.load
+    monkeypatch.setattr(pretrained, "load", lambda name: read(name, tmp_path))
     assert exit_code("eval", latent, *words) == exits.DONE
     assert exit_code("eval", latent, *words, "--snapshot", "last", "--controller", "late") == exits.DONE
     assert exit_code("eval", "pendulum", *words, "--controller", "shipped") == exits.DONE
@@ -96,8 +97,8 @@ def test_the_last_weights_need_a_name_in_the_table(
 
 
 def test_a_fine_tuned_controller_is_named_by_how_it_plans(latent: Path, full: Path) -> None:
-    assert controller_of(latent) == "latent-dcem-ppo"
-    assert controller_of(full) == "full-cem-ppo"
+    assert controller_of(load(latent)) == "latent-dcem-ppo"
+    assert controller_of(load(full)) == "full-cem-ppo"
 
 
 @pytest.mark.usefixtures("no_episodes")

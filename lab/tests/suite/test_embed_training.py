@@ -5,22 +5,20 @@ from __future__ import annotations
 import csv
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from dcem_lab import cli
+from dcem_lab import cli, pretrained
 from dcem_lab.commands import exits
 from dcem_lab.runs import load_checkpoint, read_records
 from dcem_lab.suite import embed, evaluate, planet
 from dcem_lab.suite.agents import Planet, PlannerConfig
 from dcem_lab.suite.online import SELECTION_SEED
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.snapshots import Snapshots
-from dcem_lab.suite.source import Pieces, load_source
+from dcem_lab.suite.trained import Trained, load
 from toy.killed import train_until_killed
 
 CPU = torch.device("cpu")
@@ -55,7 +53,7 @@ def figures(folder: Path) -> list[dict[str, float]]:
 
 
 def weights(folder: Path, snapshot: str = "last") -> list[torch.Tensor]:
-    source = load_source(folder, snapshot)
+    source = load(folder, snapshot)
     assert source.decoder is not None
     return [*source.model.parameters(), *source.decoder.parameters()]
 
@@ -136,14 +134,14 @@ def test_what_is_kept_of_a_run_has_what_plans_cost(trained: Path, tmp_path: Path
 def test_shipped_weights_play_like_the_run_they_came_from(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluate.ship(trained, "pendulum-dcem", tmp_path)
-    load = evaluate.pretrained.load
-    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    load(trained).ship("pendulum-dcem", tmp_path)
+    read = pretrained.load
+    monkeypatch.setattr(pretrained, "load", lambda name: read(name, tmp_path))
     both = [evaluate.load(what, CPU) for what in (trained, "pendulum-dcem")]
     assert both[0].planner == both[1].planner
     ours, theirs = (list(evaluate.play(what, episodes=2, seed=0, n_envs=2)) for what in both)
     assert ours == theirs
-    source = load_source("pendulum-dcem")
+    source = load("pendulum-dcem")
     assert source.task == "Pendulum-v1"
     assert source.replay is None
     assert source.decoder is not None
@@ -151,7 +149,7 @@ def test_shipped_weights_play_like_the_run_they_came_from(
 
 
 def test_a_source_is_what_was_trained(phase1: Path, trained: Path) -> None:
-    first, second = load_source(phase1), load_source(trained)
+    first, second = load(phase1), load(trained)
     assert first.decoder is None
     assert first.planner == planet.PRESETS["tiny"]["evaluation"]
     assert second.planner == embed.PRESETS["tiny"]["planner"]
@@ -165,7 +163,7 @@ def test_a_source_is_what_was_trained(phase1: Path, trained: Path) -> None:
 def test_offline_learns_a_decoder_and_nothing_else(phase1: Path, tmp_path: Path) -> None:
     words = ["offline=true", "planner.iterations=3", "decoder.backward=prune", "pessimism=2.0"]
     assert train(phase1, tmp_path, *words, "env_steps=20", "eval_every=20") == exits.DONE
-    source, before = load_source(tmp_path), load_source(phase1)
+    source, before = load(tmp_path), load(phase1)
     assert all(map(torch.equal, source.model.parameters(), before.model.parameters()))
     assert (source.planner.iterations, source.model.config.pessimism) == (3, 2.0)
     assert read_records(tmp_path / "log.jsonl")[-1]["decoder/updates"] == 10
@@ -174,9 +172,8 @@ def test_offline_learns_a_decoder_and_nothing_else(phase1: Path, tmp_path: Path)
 @pytest.mark.parametrize("keep_model", [True, False])
 @pytest.mark.parametrize("keep_replay", [True, False])
 def test_model_and_statistics_are_kept_or_not(phase1: Path, keep_model: bool, keep_replay: bool) -> None:
-    source = load_source(phase1)
+    source = load(phase1)
     config = embed.Config(keep_model=keep_model, keep_replay=keep_replay, pessimism=3.0)
-    source = replace(source, pieces=replace(source.pieces, model=replace(source.pieces.model, members=1)))
     source.model.normalizer.mean.fill_(5.0)
     model = embed.first_model(source, config)
     same = all(map(torch.equal, model.parameters(), source.model.parameters()))
@@ -195,7 +192,7 @@ def test_without_its_replay_a_run_begins_with_seed_episodes(
     assert last["decoder/updates"] == 20  # 200 of the 220 steps were of the seed episodes
     assert (plans[0] is not None) == keep_model  # phase 1 controls those, or chance
     assert plans[0] is not plans[-1] is not None
-    replay = load_source(tmp_path).replay
+    replay = load(tmp_path).replay
     assert replay is not None
     assert replay["written"].tolist() == [221, 221]
 
@@ -222,7 +219,7 @@ def test_a_decoder_that_is_not_there_or_another_is_refused(
 
 def test_the_best_weights_are_those_of_the_highest_score() -> None:
     model = RSSM(2, 1, RSSMConfig(hidden=4, width=4))
-    trained = Snapshots(Pieces("task", None, model.config, PlannerConfig()), model)
+    trained = Trained("task", None, PlannerConfig(), model)
     bias = model.gru.bias.detach()
     for value, score in enumerate([1.0, 3.0, 2.0, float("nan")]):
         bias.fill_(value)
@@ -285,8 +282,8 @@ def test_bad_configs_are_refused(
 
 def test_what_is_no_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be a run folder or a shipped model, but it has no run\.json"):
-        load_source(tmp_path)
+        load(tmp_path)
     with pytest.raises(ValueError, match="must be a controller with an environment, got one of"):
-        load_source("cartpole-2")
+        load("cartpole-2")
     with pytest.raises(ValueError, match="snapshot must be one of best, last, got 'first'"):
-        load_source("cartpole-2", "first")
+        load("cartpole-2", "first")

@@ -15,15 +15,16 @@ import pytest
 import scipy.stats
 import torch
 
-from dcem_lab import cli
+from dcem_lab import cli, pretrained
 from dcem_lab.commands import exits
 from dcem_lab.runs import load_checkpoint, read_records
 from dcem_lab.runs.progress import Progress
 from dcem_lab.suite import evaluate, planet
-from dcem_lab.suite.agents import Controller, Planet, PlannerConfig
+from dcem_lab.suite import trained as controllers
+from dcem_lab.suite.agents import Planet, PlannerConfig
 from dcem_lab.suite.film import CannotDrawError, film
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.source import load_source
+from dcem_lab.suite.trained import Trained, load
 from toy.environment import Plane
 from toy.killed import train_until_killed
 
@@ -52,10 +53,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def pendulum_ships(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's weights are among those that ship, as `pendulum`."""
-    evaluate.ship(trained, "pendulum", tmp_path)
-    load = evaluate.pretrained.load
-    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
-    monkeypatch.setattr(evaluate.pretrained, "available", lambda: ["pendulum"])
+    load(trained).ship("pendulum", tmp_path)
+    read = pretrained.load
+    monkeypatch.setattr(pretrained, "load", lambda name: read(name, tmp_path))
+    monkeypatch.setattr(pretrained, "available", lambda: ["pendulum"])
 
 
 def test_the_log_tells_how_it_went(trained: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_run_goes_on_from_another(trained: Path, tmp_path: Path) -> None:
     assert train(tmp_path / "on", f"from={trained}", "lr=1e-9", "seed=1", "env_steps=300") == exits.DONE
     records = read_records(tmp_path / "on" / "log.jsonl")
     assert records[-1]["updates"] == 150  # there is data from the first step on
-    before, after = (load_source(folder).model.state_dict() for folder in (trained, tmp_path / "on"))
+    before, after = (load(folder).model.state_dict() for folder in (trained, tmp_path / "on"))
     assert all(torch.allclose(after[name], x, atol=1e-4) for name, x in before.items())
 
 
@@ -112,7 +113,7 @@ def test_a_run_goes_on_from_weights_alone(tmp_path: Path, plans: list[object]) -
     assert train(tmp_path / "on", "from=pendulum", "env_steps=600", "lr=1e-9", "seed=1") == exits.DONE
     assert read_records(tmp_path / "on" / "log.jsonl")[-1]["updates"] == 100  # seed episodes came first
     assert plans[0] is not None  # and were planned
-    before, after = (load_source(what).model.state_dict() for what in ("pendulum", tmp_path / "on"))
+    before, after = (load(what).model.state_dict() for what in ("pendulum", tmp_path / "on"))
     assert all(torch.allclose(after[name], x, atol=1e-4) for name, x in before.items())
 
 
@@ -232,25 +233,32 @@ def test_one_episode_has_statistics_too() -> None:
     assert {found[name] for name in ("mean", "median", "q1", "q3", "iqm", "iqm_low", "iqm_high")} == {3.0}
 
 
-def test_a_film_has_a_frame_an_action(tmp_path: Path) -> None:
+@pytest.fixture
+def plane() -> Trained:
     planner = PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
-    controller = Controller(RSSM(2, 2, RSSMConfig(hidden=8, width=8)), planner)
-    path = tmp_path / "films" / "plane.mp4"
-    trained, progress = evaluate.Trained("plane", planner, controller, Plane), Progress(20)
-    episode = film(trained, path, seed=0, fps=10, each_step=progress.advance)
+    return Trained("plane", None, planner, RSSM(2, 2, RSSMConfig(hidden=8, width=8)))
+
+
+def test_a_film_has_a_frame_an_action(
+    plane: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controllers, "make_env", lambda *_, **options: Plane(**options))
+    path, progress = tmp_path / "films" / "plane.mp4", Progress(20)
+    episode = film(plane, path, seed=0, fps=10, each_step=progress.advance)
     assert episode.length == progress.done == 20
     with imageio.get_reader(path) as film_reader:
         assert film_reader.count_frames() == 20
         assert film_reader.get_meta_data()["size"] == (48, 32)
 
 
-def test_what_cannot_be_drawn_is_not_filmed(tmp_path: Path) -> None:
+def test_what_cannot_be_drawn_is_not_filmed(
+    plane: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(Plane):
         def render(self) -> np.ndarray:
             raise OSError("no GL here")
 
-    planner = PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
-    controller = Controller(RSSM(2, 2, RSSMConfig(hidden=8, width=8)), planner)
+    monkeypatch.setattr(controllers, "make_env", lambda *_, **options: Broken(**options))
     with pytest.raises(CannotDrawError, match=r"no GL here.*MUJOCO_GL=egl draws without a screen"):
-        film(evaluate.Trained("plane", planner, controller, Broken), tmp_path / "film.mp4", seed=0, fps=10)
+        film(plane, tmp_path / "film.mp4", seed=0, fps=10)
     assert not (tmp_path / "film.mp4").exists()

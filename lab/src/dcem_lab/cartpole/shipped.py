@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from dcem import MPC, Decoder
 from dcem_lab import pretrained
@@ -16,23 +15,10 @@ from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.record import RECORD
 
 
-class Shipped(NamedTuple):
-    """A decoder, the temperature it was trained at, and where it comes from."""
-
-    decoder: Decoder
-    tau: float
-    info: dict[str, Any]
-
-    def controller(self) -> MPC:
-        """Embedded control as it was trained: DCEM with N=100, k=10, T=10."""
-        return cartpole.controller(self.decoder, [self.tau], cartpole.Config(compile=False, device="cpu"))
-
-
-def load(name: str, folder: Path | str = FOLDER) -> Shipped:
+def load(name: str, folder: Path | str = FOLDER) -> MPC:
     """What `ship` saved: 'cartpole-2', 'cartpole-8' or 'cartpole-16'.
 
-    >>> mpc = load("cartpole-2").controller()
-    >>> mpc(cartpole.validation_states(3)).actions.shape
+    >>> load("cartpole-2")(cartpole.validation_states(3)).actions.shape
     torch.Size([3, 20, 1])
     """
     info, weights = pretrained.load(name, folder)
@@ -42,7 +28,12 @@ def load(name: str, folder: Path | str = FOLDER) -> Shipped:
         )
     decoder = Decoder(**info["decoder"])
     decoder.load_state_dict(weights)
-    return Shipped(decoder, info["member"]["tau"], info)
+    return _controller(decoder, info["member"]["tau"])
+
+
+def _controller(decoder: Decoder, tau: float) -> MPC:
+    """Embedded control as it was trained: DCEM with N=100, k=10, T=10."""
+    return cartpole.controller(decoder, [tau], cartpole.Config(compile=False, device="cpu"))
 
 
 def is_one(run_or_name: Path | str) -> bool:
@@ -52,14 +43,14 @@ def is_one(run_or_name: Path | str) -> bool:
     return str(run_or_name).split("-")[0] == "cartpole"
 
 
-def find(run_or_name: Path | str) -> Shipped:
-    """The best decoder of a run, or one that ships; 'cartpole' alone is 'cartpole-8'."""
+def find(run_or_name: Path | str) -> MPC:
+    """The best controller of a run, or one that ships; 'cartpole' alone is 'cartpole-8'."""
     folder = Path(run_or_name)
     if not (folder / RECORD).exists():
         return load("cartpole-8" if str(run_or_name) == "cartpole" else str(run_or_name))
     config = read_record(folder)["config"]
     member = Member(config["latent_dim"], config["tau"], config["seed"])
-    return Shipped(load_decoder(f"{member.name}-best", folder / "decoders"), member.tau, {"config": config})
+    return _controller(load_decoder(f"{member.name}-best", folder / "decoders"), member.tau)
 
 
 def ship(run_folder: Path | str, tau: float = 1.0, folder: Path | str = FOLDER) -> list[Path]:

@@ -17,7 +17,7 @@ from dcem_lab.runs.progress import Progress
 
 if TYPE_CHECKING:
     from dcem_lab.suite.agents import Episode
-    from dcem_lab.suite.evaluate import Trained
+    from dcem_lab.suite.trained import Trained
 
 _EXAMPLES = """\
   dcem eval runs/planet/best/seed0                        100 episodes of the best weights
@@ -79,9 +79,9 @@ def _add_to_table(
     given: argparse.Namespace, trained: Trained, episodes: list[Episode], seconds: float
 ) -> None:
     from dcem_lab.suite.results import add_episodes, controller_of
-    from dcem_lab.suite.source import is_run
+    from dcem_lab.suite.trained import is_run
 
-    controller = given.controller or controller_of(given.what)
+    controller = given.controller or controller_of(trained)
     run = given.run or "/".join(Path(given.what).parts[-2:])
     snapshot = given.snapshot if is_run(given.what) else None  # what ships has only one
     add_episodes(given.table, trained.task, controller, run, trained.planner, snapshot, episodes, seconds)

@@ -11,7 +11,6 @@ from torch import Generator
 from dcem import Decoder
 from dcem_lab.runs import Run, require
 from dcem_lab.suite.agents import (
-    Controller,
     DecoderConfig,
     Offline,
     OnlineConfig,
@@ -20,10 +19,16 @@ from dcem_lab.suite.agents import (
     PlannerConfig,
 )
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.online import StepLoopConfig, choose_device, learn, require_checkpoint, require_chunks
+from dcem_lab.suite.online import (
+    StepLoopConfig,
+    choose_device,
+    learn,
+    require_checkpoint,
+    require_chunks,
+    require_replay,
+)
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.snapshots import Snapshots
-from dcem_lab.suite.source import Pieces, Source, load_source, require_replay, require_source
+from dcem_lab.suite.trained import Trained, load, load_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +109,11 @@ PRESETS: dict[str, dict[str, object]] = {
 
 def check(config: Config) -> None:
     """ValueError unless there is a source that this config can start from."""
-    source = require_source(config.source)
+    source = load_from(config.source)
     first_decoder(source, config)
     if not config.offline:
-        agent_config(config, source.pieces.model)
-        with closing(source.pieces.environment()()) as env:
+        agent_config(config, source.model.config)
+        with closing(source.environment()()) as env:
             require_chunks(env, config, config.replay_steps, _lengths(config))
             require_checkpoint(env, config, config, _lengths(config))
     _replay(config, source)
@@ -119,9 +124,9 @@ def run(config: Config, run: Run) -> None:
     device = choose_device(config.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    source = load_source(config.source)
+    source = load(config.source)
     model = first_model(source, config)
-    make = source.pieces.environment()
+    make = source.environment()
     with closing(make()) as probe:
         action_repeat = probe.action_repeat
     with ExitStack() as stack:
@@ -133,21 +138,16 @@ def run(config: Config, run: Run) -> None:
         else:
             envs = stack.enter_context(closing(ParallelEnv(make, config.n_envs, config.n_workers)))
             agent = _online(config, source, model, envs, device)
-        assert agent.decoder is not None
-        pieces = Pieces(
-            source.task, source.pieces.action_repeat, model.config, config.planner, agent.decoder.settings
-        )
-        trained = Snapshots(pieces, agent.model, agent.decoder)
-        controller = Controller(agent.model, config.planner, decoder=agent.decoder)
-        learn(config, run, agent, trained, controller, tests, action_repeat)
+        trained = Trained(source.task, source.action_repeat, config.planner, agent.model, agent.decoder)
+        learn(config, run, agent, trained, tests, action_repeat)
 
 
-def first_model(source: Source, config: Config) -> RSSM:
+def first_model(source: Trained, config: Config) -> RSSM:
     """The model to begin with.
 
     The normaliser's statistics are those of the data: they stay with the model and with the replay buffer.
     """
-    settings = source.pieces.model
+    settings = source.model.config
     if config.pessimism is not None:
         settings = replace(settings, pessimism=config.pessimism)
     theirs = source.model
@@ -159,7 +159,7 @@ def first_model(source: Source, config: Config) -> RSSM:
     return model
 
 
-def first_decoder(source: Source, config: Config) -> Decoder | None:
+def first_decoder(source: Trained, config: Config) -> Decoder | None:
     """The decoder to begin with, if it is not a new one."""
     if not config.keep_decoder:
         return None
@@ -178,7 +178,7 @@ def agent_config(config: Config, model: RSSMConfig) -> PlanetConfig:
     return PlanetConfig(model=model, **{f.name: getattr(config, f.name) for f in fields(OnlineConfig)})
 
 
-def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, device: torch.device) -> Planet:
+def _online(config: Config, source: Trained, model: RSSM, envs: ParallelEnv, device: torch.device) -> Planet:
     agent = agent_config(config, model.config)
     replay = _replay(config, source)
     seed_planner = source.planner if config.keep_model and source.decoder is None else None
@@ -188,13 +188,13 @@ def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, devi
     )  # fmt: skip
 
 
-def _offline(config: Config, source: Source, model: RSSM, device: torch.device) -> Offline:
+def _offline(config: Config, source: Trained, model: RSSM, device: torch.device) -> Offline:
     replay = _replay(config, source)
     assert replay is not None
     return Offline(model, replay, config.decoder, config.planner, config.seed, device)
 
 
-def _replay(config: Config, source: Source) -> dict[str, torch.Tensor] | None:
+def _replay(config: Config, source: Trained) -> dict[str, torch.Tensor] | None:
     """The replay buffer to begin with, if it is not a new one."""
     if not config.keep_replay:
         return None

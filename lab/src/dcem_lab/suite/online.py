@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dcem_lab.runs import Run, require
 from dcem_lab.suite.agents import Controller, Offline, OnlineConfig, Planet
@@ -17,7 +18,7 @@ from dcem_lab.suite.agents.planet import least_checkpoint
 from dcem_lab.suite.envs.dmc import ControlEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
-from dcem_lab.suite.snapshots import Snapshots
+from dcem_lab.suite.trained import Trained
 
 SELECTION_SEED = 2_000_000
 """Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
@@ -105,6 +106,27 @@ def require_checkpoint(
     require(learning.checkpoint_mb >= least, "checkpoint_mb", learning.checkpoint_mb, f"at least {least}")
 
 
+def require_replay(
+    source: Trained, name: str, n_envs: int | None, lengths: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Its replay buffer, if so many environments can go on with it and sample chunks of these lengths."""
+    replay, model = source.replay, source.model
+    if replay is None:
+        raise ValueError(f"keep_replay must be false: {name} has no replay buffer")
+    theirs, capacity = replay["rewards"].shape
+    require(n_envs in (theirs, None), "n_envs", n_envs, f"{theirs}, as in the replay of {name} that is kept")
+    buffer = ReplayBuffer(
+        theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=min(lengths.values())
+    )
+    buffer.load_state_dict(replay)
+    buffer.close_episodes()
+    for setting, length in lengths.items():
+        fits = int(buffer.n_starts(length)) > 0
+        longest = f"below the steps of some episode in the replay of {name}"
+        require(fits, setting, length, longest)
+    return replay
+
+
 def choose_device(name: str) -> torch.device:
     """What `cpu`, `cuda` or `auto` stands for here."""
     if name == "auto":
@@ -139,8 +161,7 @@ def learn(
     config: StepLoopConfig,
     run: Run,
     agent: Planet | Offline,
-    trained: Snapshots,
-    controller: Controller,
+    trained: Trained,
     tests: ParallelEnv,
     action_repeat: int,
 ) -> None:
@@ -148,7 +169,7 @@ def learn(
     at_once = config.n_envs * action_repeat
     n_steps = math.ceil(config.env_steps / at_once)
     evaluations = every(config.eval_every / at_once, n_steps)
-    clock = Clock(run.step)
+    clock, controller = Clock(run.step), trained.controller()
     for step in run.steps(n_steps, {"agent": agent, "trained": trained}, save_every=config.save_every):
         agent.step()
         done = step + 1

@@ -11,14 +11,20 @@ from typing import Any
 import torch
 
 from dcem_lab.runs import Run, require
-from dcem_lab.suite.agents import Controller, Planet, PlanetConfig, PlannerConfig
+from dcem_lab.suite.agents import Planet, PlanetConfig, PlannerConfig
 from dcem_lab.suite.agents.controller import flat_size
 from dcem_lab.suite.envs.dmc import ControlEnv, make_env
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.online import StepLoopConfig, choose_device, learn, require_checkpoint, require_chunks
+from dcem_lab.suite.online import (
+    StepLoopConfig,
+    choose_device,
+    learn,
+    require_checkpoint,
+    require_chunks,
+    require_replay,
+)
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.snapshots import Snapshots
-from dcem_lab.suite.source import Pieces, require_replay, require_source
+from dcem_lab.suite.trained import Trained, load_from
 
 ANGLES = {"cheetah-run": (1,)}
 """Observations that are angles which turn around and around: cheetah's pitch."""
@@ -134,22 +140,20 @@ def run(config: Config, run: Run) -> None:
         closing(ParallelEnv(make, config.eval_episodes, n_workers)) as tests,
     ):
         agent = Planet(envs, config.agent, config.seed, device, **_beginning(config))
-        controller = Controller(agent.model, config.evaluation)
-        pieces = Pieces(config.task, config.action_repeat, config.agent.model, config.evaluation)
-        trained = Snapshots(pieces, agent.model)
-        learn(config, run, agent, trained, controller, tests, _action_repeat(make))
+        trained = Trained(config.task, config.action_repeat, config.evaluation, agent.model)
+        learn(config, run, agent, trained, tests, _action_repeat(make))
 
 
 def _beginning(config: Config) -> dict[str, Any]:
     """What the agent begins with: nothing, or the model and the data of another run."""
     if not config.source:
         return {}
-    source, name = require_source(config.source), config.source
+    source, name = load_from(config.source), config.source
     require(source.task == config.task, "task", config.task, f"{source.task}, as in {name}")
-    repeat, theirs = (_action_repeat(make) for make in (environment(config), source.pieces.environment()))
+    repeat, theirs = (_action_repeat(make) for make in (environment(config), source.environment()))
     require(repeat == theirs, "action_repeat", repeat, f"{theirs}, as in {name}")
     ours = config.agent.model
-    for part, value in vars(source.pieces.model).items():
+    for part, value in vars(source.model.config).items():
         if part not in _NOT_OF_THE_NETWORK:
             given = getattr(ours, part)
             require(given == value, f"model.{part}", given, f"{value}, as in {name}: is a preset missing?")

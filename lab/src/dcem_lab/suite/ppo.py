@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from dcem_lab.runs import Run, require
-from dcem_lab.suite.agents import Controller, PlannerConfig
 from dcem_lab.suite.agents.finetune import Finetuner
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
 from dcem_lab.suite.agents.policy import Policy
@@ -21,8 +21,7 @@ from dcem_lab.suite.online import (
     evaluate,
     require_chunks,
 )
-from dcem_lab.suite.snapshots import Snapshots
-from dcem_lab.suite.source import SNAPSHOTS, Pieces, Source, load_source, require_source
+from dcem_lab.suite.trained import SNAPSHOTS, load, load_from
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,9 @@ class PlannerChanges:
         require(self.sigma is None or self.sigma > 0, "sigma", self.sigma, "null or positive")
         require(self.tau is None or self.tau >= 0, "tau", self.tau, "null or at least 0")
 
-    def applied(self, planner: PlannerConfig) -> PlannerConfig:
-        """The planner with these changes."""
-        changes = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(planner, **{name: value for name, value in changes.items() if value is not None})
+    def given(self) -> dict[str, Any]:
+        """Those that are not null."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +109,10 @@ PRESETS: dict[str, dict[str, object]] = {
 
 def check(config: Config) -> None:
     """The source must be there, and have the parts that are to be trained."""
-    source = require_source(config.source, config.snapshot)
-    pieces = _pieces(config, source)
-    Policy(source.model, source.decoder, pieces.planner).train_only(config.parts)
-    with closing(pieces.environment()()) as env:
-        actions, distance = _actions(config, env), pieces.model.distance
+    source = load_from(config.source, config.snapshot, **config.planner.given())
+    Policy(source.model, source.decoder, source.planner).train_only(config.parts)
+    with closing(source.environment()()) as env:
+        actions, distance = _actions(config, env), source.model.config.distance
         if config.likelihood:
             require_chunks(env, config, config.replay_steps, {"length": config.length})
             allowed = f"from model.distance={distance} to below actions={actions}"
@@ -130,11 +127,8 @@ def run(config: Config, run: Run) -> None:
     device = choose_device(config.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    source = load_source(config.source, config.snapshot)
-    pieces, model, decoder = _pieces(config, source), source.model.to(device), source.decoder
-    if decoder is not None:
-        decoder = decoder.to(device)
-    make = pieces.environment()
+    trained = load(config.source, config.snapshot, **config.planner.given()).to(device)
+    make = trained.environment()
     with closing(make()) as probe:
         actions = _actions(config, probe)
         env_steps = config.n_envs * actions * probe.action_repeat
@@ -143,9 +137,10 @@ def run(config: Config, run: Run) -> None:
         closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs,
         closing(ParallelEnv(make, config.eval_episodes, n_workers)) as tests,
     ):
-        agent = Finetuner(envs, model, decoder, pieces.planner, config, actions, config.seed, device)
-        controller = Controller(model, pieces.planner, decoder=decoder)
-        trained = Snapshots(pieces, model, decoder)
+        agent = Finetuner(
+            envs, trained.model, trained.decoder, trained.planner, config, actions, config.seed, device
+        )
+        controller = trained.controller()
 
         def look() -> dict[str, float]:
             figures = evaluate(controller, tests, FINETUNE_SELECTION_SEED)
@@ -162,10 +157,6 @@ def run(config: Config, run: Run) -> None:
             run.log(step, **figures, **seen, env_steps=step * env_steps, **times)
             if step + 1 == config.steps:
                 run.log(config.steps, **look(), env_steps=config.steps * env_steps)
-
-
-def _pieces(config: Config, source: Source) -> Pieces:
-    return replace(source.pieces, planner=config.planner.applied(source.planner))
 
 
 def _actions(config: Config, env: ControlEnv) -> int:

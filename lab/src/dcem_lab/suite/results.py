@@ -15,7 +15,7 @@ from dcem_lab.runs.files import inside, write_bytes, write_csv
 from dcem_lab.runs.log import read_records
 from dcem_lab.runs.record import read_record
 from dcem_lab.suite.agents import Episode, PlannerConfig
-from dcem_lab.suite.source import read_stored
+from dcem_lab.suite.trained import Trained
 
 CONTROLLERS = {"planet": "full-cem", "embed": "latent-dcem", "ppo": "latent-dcem-ppo"}
 """What the controllers of the three phases are called in the table."""
@@ -58,12 +58,11 @@ def export_curve(run_folder: Path | str, name: str, results: Path | str = "lab/r
     return folder
 
 
-def controller_of(run_or_name: str | Path) -> str:
-    """What the controller of a run, or of weights that ship, is called in the table."""
-    stored = read_stored(run_or_name)
-    if stored.experiment == "ppo" and stored.pieces.get("decoder") is None:
+def controller_of(trained: Trained) -> str:
+    """What a controller is called in the table."""
+    if trained.experiment == "ppo" and trained.decoder is None:
         return "full-cem-ppo"
-    return CONTROLLERS[stored.experiment]
+    return CONTROLLERS[trained.experiment]
 
 
 def add_episodes(
