@@ -33,11 +33,11 @@ def measure(config: Config, steps: int, warmup: int) -> dict[str, float]:
             agent.step()
         for _ in range(warmup):
             agent.step()
-        agent.stopwatch.read()
+        agent.learners.stopwatch.read()
         start = time.perf_counter()
         for _ in range(steps):
             agent.step()
-        parts = agent.stopwatch.read()
+        parts = agent.learners.stopwatch.read()
         step = 1000 * (time.perf_counter() - start) / steps
     with closing(environment(config)()) as probe:
         rate = 1000 * config.n_envs * probe.action_repeat / step

@@ -9,7 +9,7 @@ import torch
 from torch import Generator
 
 from dcem import Decoder
-from dcem_lab.suite.agents import Learner, Planet, PlanetConfig, Planner, PlannerConfig
+from dcem_lab.suite.agents import ModelLearner, Planet, PlanetConfig, Planner, PlannerConfig
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
@@ -67,7 +67,9 @@ def test_captured_updates_learn_what_eager_ones_do() -> None:
             following = 0.9 * x + 0.1 * u.repeat(1, 3)[:, :5]
             replay.add(x, u, following.sum(-1), following, torch.zeros(4, dtype=torch.bool))
             x = following
-        learner = Learner(RSSM(5, 2, MODEL, Generator().manual_seed(0)).cuda(), replay, CONFIG, generator)
+        learner = ModelLearner(
+            RSSM(5, 2, MODEL, Generator().manual_seed(0)).cuda(), replay, CONFIG, generator
+        )
         for _ in range(300):
             if captured:
                 learner.update()
@@ -75,9 +77,9 @@ def test_captured_updates_learn_what_eager_ones_do() -> None:
                 with torch.no_grad():
                     learner._update()
                 learner.updates += 1
-        learner.read()
+        learner.metrics()
         learner.update()
-        losses.append(learner.read()["loss"])
+        losses.append(learner.metrics()["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=0.3, abs=0.3)
 
 
@@ -88,13 +90,13 @@ def test_the_agent_runs_and_goes_on_from_its_state() -> None:
     agent = make()
     for _ in range(60):
         agent.step()
-    figures = agent.learner.read()
-    assert agent.learner.updates == 75
+    figures = agent.learners["model"].metrics()
+    assert agent.learners["model"].updates == 75
     assert all(abs(value) < 1e4 for value in figures.values())
-    assert {"plan", "update", "env", "record"} <= agent.stopwatch.read().keys()
+    assert {"plan", "update", "env", "record"} <= agent.learners.stopwatch.read().keys()
     other = make()
     other.load_state_dict(agent.state_dict())
     for _ in range(20):
         other.step()
-    assert other.learner.updates == 105
+    assert other.learners["model"].updates == 105
     assert all(p.isfinite().all() for p in other.model.parameters())

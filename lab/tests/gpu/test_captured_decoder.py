@@ -85,7 +85,7 @@ def test_a_captured_update_in_half_precision_sees_the_model_change() -> None:
     def cost() -> float:
         for _ in range(10):
             learner.update()
-        return learner.read()["cost"]
+        return learner.metrics()["cost"]
 
     cost()
     before = cost()
@@ -119,7 +119,7 @@ def test_captured_updates_learn_what_eager_ones_do(backward: str) -> None:
                 learner.updates += 1
         assert all((a != b).any() for a, b in zip(decoder.parameters(), before.parameters(), strict=True))
         learners.append(learner)
-    costs = [learner.read()["cost"] for learner in learners]
+    costs = [learner.metrics()["cost"] for learner in learners]
     assert costs[0] == pytest.approx(costs[1], rel=0.2, abs=0.02)
 
 
@@ -136,13 +136,11 @@ def test_the_agent_runs_and_goes_on_from_its_state() -> None:
     agent = make()
     for _ in range(60):
         agent.step()
-    assert agent.decoder_learner is not None
-    assert agent.decoder_learner.updates == 25
-    assert all(abs(value) < 1e4 for value in agent.decoder_learner.read().values())
+    assert agent.learners["decoder"].updates == 25
+    assert all(abs(value) < 1e4 for value in agent.learners["decoder"].metrics().values())
     other = make()
     other.load_state_dict(agent.state_dict())
     for _ in range(20):
         other.step()
-    assert other.decoder_learner is not None
-    assert other.decoder_learner.updates == 35
+    assert other.learners["decoder"].updates == 35
     assert all(p.isfinite().all() for p in other.decoder.parameters())

@@ -156,7 +156,7 @@ def test_a_source_is_what_was_trained(phase1: Path, trained: Path) -> None:
     assert first.replay is not None
     assert second.replay is not None
     assert int(second.replay["written"].sum()) > int(first.replay["written"].sum())
-    average = load_checkpoint(phase1).tree["objects"]["agent"]["learner"]["average"]
+    average = load_checkpoint(phase1).tree["objects"]["agent"]["learners"]["model"]["average"]
     assert all(torch.equal(x, average[name]) for name, x in first.model.state_dict().items())
 
 

@@ -83,7 +83,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(trained: Path, tmp_path: P
 
 
 def _averaged(folder: Path) -> dict[str, torch.Tensor]:
-    return load_checkpoint(folder).tree["objects"]["agent"]["learner"]["average"]
+    return load_checkpoint(folder).tree["objects"]["agent"]["learners"]["model"]["average"]
 
 
 def test_a_time_limit_stops_in_good_order(tmp_path: Path) -> None:

@@ -21,14 +21,16 @@ from dcem_lab.suite.agents import (
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.online import (
     StepLoopConfig,
-    choose_device,
-    learn,
+    evaluations,
     require_checkpoint,
     require_chunks,
     require_replay,
+    schedule,
+    training_device,
 )
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained, load, load_from
+from dcem_lab.training.loop import train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,17 +123,12 @@ def check(config: Config) -> None:
 
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
-    device = choose_device(config.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    source = load(config.source)
+    device, source = training_device(config.device), load(config.source)
     model = first_model(source, config)
     make = source.environment()
     with closing(make()) as probe:
         action_repeat = probe.action_repeat
     with ExitStack() as stack:
-        workers = min(config.n_workers, config.eval_episodes)
-        tests = stack.enter_context(closing(ParallelEnv(make, config.eval_episodes, workers)))
         agent: Planet | Offline
         if config.offline:
             agent = _offline(config, source, model, device)
@@ -139,7 +136,8 @@ def run(config: Config, run: Run) -> None:
             envs = stack.enter_context(closing(ParallelEnv(make, config.n_envs, config.n_workers)))
             agent = _online(config, source, model, envs, device)
         trained = Trained(source.task, source.action_repeat, config.planner, agent.model, agent.decoder)
-        learn(config, run, agent, trained, tests, action_repeat)
+        evaluate = stack.enter_context(evaluations(trained, make, config))
+        train(run, agent, trained, evaluate, schedule(config, action_repeat))
 
 
 def first_model(source: Trained, config: Config) -> RSSM:

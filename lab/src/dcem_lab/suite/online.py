@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dcem_lab.runs import Run, require
-from dcem_lab.suite.agents import Controller, Offline, OnlineConfig, Planet
+from dcem_lab.runs import require
+from dcem_lab.suite.agents import Controller, OnlineConfig
 from dcem_lab.suite.agents.controller import flat_size
 from dcem_lab.suite.agents.planet import least_checkpoint
 from dcem_lab.suite.envs.dmc import ControlEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.trained import Trained
+from dcem_lab.training.loop import Schedule, every
 
 SELECTION_SEED = 2_000_000
 """Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
@@ -134,72 +137,35 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def every(interval: float, n: int) -> set[int]:
-    """The multiples of an interval, rounded up, below n, and n.
-
-    >>> sorted(every(2.5, 9))
-    [3, 5, 8, 9]
-    """
-    return {math.ceil(k * interval) for k in range(1, math.ceil(n / interval))} | {n}
-
-
-class Clock:
-    """How fast a count goes up."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._time = count, time.monotonic()
-
-    def lap(self, count: int) -> float:
-        """Counts a second since the last lap."""
-        now = time.monotonic()
-        rate = (count - self._count) / max(now - self._time, 1e-9)
-        self._count, self._time = count, now
-        return rate
+def training_device(name: str) -> torch.device:
+    """The same, made ready for training: tensor cores may round single precision."""
+    device = choose_device(name)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    return device
 
 
-def learn(
-    config: StepLoopConfig,
-    run: Run,
-    agent: Planet | Offline,
-    trained: Trained,
-    tests: ParallelEnv,
-    action_repeat: int,
-) -> None:
-    """Step the agent until the end of the run, look at it now and then, and keep its best weights."""
+def schedule(config: StepLoopConfig, action_repeat: int) -> Schedule:
+    """Of an agent that learns at every step of its environments."""
     at_once = config.n_envs * action_repeat
-    n_steps = math.ceil(config.env_steps / at_once)
-    evaluations = every(config.eval_every / at_once, n_steps)
-    clock, controller = Clock(run.step), trained.controller()
-    for step in run.steps(n_steps, {"agent": agent, "trained": trained}, save_every=config.save_every):
-        agent.step()
-        done = step + 1
-        if done % config.log_every == 0 or done in evaluations:
-            figures = {"env_steps": done * at_once, **summary(agent, clock.lap(done) * at_once)}
-            if done in evaluations:
-                figures |= evaluate(controller, tests, SELECTION_SEED)
-                trained.keep_if_best(figures["eval/mean"])
-                figures["eval/best"] = trained.score
-            run.log(step, **figures)
-            clock.lap(done)
+    steps = math.ceil(config.env_steps / at_once)
+    return Schedule(
+        steps=steps,
+        env_steps=at_once,
+        evaluations=every(config.eval_every / at_once, steps),
+        log_every=config.log_every,
+        save_every=config.save_every,
+    )
 
 
-def summary(agent: Planet | Offline, rate: float) -> dict[str, float]:
-    """What people watch first, then what explains it. Waits for the device."""
-    figures = {f"ms/{part}": value for part, value in agent.stopwatch.read().items()}
-    if isinstance(agent, Planet):
-        returns = agent.collector.returns
-        figures = {
-            **({"return": float(np.mean(returns))} if returns else {}),
-            "env_steps_per_s": rate,
-            **agent.learner.read(),
-            **figures,
-            "episodes": agent.collector.episodes,
-            "updates": agent.learner.updates,
-        }
-    if agent.decoder_learner is not None:
-        figures |= {f"decoder/{name}": value for name, value in agent.decoder_learner.read().items()}
-        figures["decoder/updates"] = agent.decoder_learner.updates
-    return figures
+@contextmanager
+def evaluations(
+    trained: Trained, make: Callable[..., ControlEnv], config: LoopConfig, first_seed: int = SELECTION_SEED
+) -> Iterator[Callable[[], dict[str, float]]]:
+    """What evaluates a controller while it is trained, in environments of its own."""
+    workers = min(config.n_workers, config.eval_episodes)
+    with closing(ParallelEnv(make, config.eval_episodes, workers)) as envs:
+        yield partial(evaluate, trained.controller(), envs, first_seed)
 
 
 def evaluate(controller: Controller, envs: ParallelEnv, first_seed: int) -> dict[str, float]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from dcem_lab.runs import Run, require
 from dcem_lab.suite.agents import Planet, PlanetConfig, PlannerConfig
 from dcem_lab.suite.agents.controller import flat_size
@@ -17,14 +15,16 @@ from dcem_lab.suite.envs.dmc import ControlEnv, make_env
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.online import (
     StepLoopConfig,
-    choose_device,
-    learn,
+    evaluations,
     require_checkpoint,
     require_chunks,
     require_replay,
+    schedule,
+    training_device,
 )
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained, load_from
+from dcem_lab.training.loop import train
 
 ANGLES = {"cheetah-run": (1,)}
 """Observations that are angles which turn around and around: cheetah's pitch."""
@@ -130,18 +130,12 @@ def check(config: Config) -> None:
 
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
-    device = choose_device(config.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    make = environment(config)
-    n_workers = min(config.n_workers, config.eval_episodes)
-    with (
-        closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs,
-        closing(ParallelEnv(make, config.eval_episodes, n_workers)) as tests,
-    ):
+    device, make = training_device(config.device), environment(config)
+    with closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs:
         agent = Planet(envs, config.agent, config.seed, device, **_beginning(config))
         trained = Trained(config.task, config.action_repeat, config.evaluation, agent.model)
-        learn(config, run, agent, trained, tests, _action_repeat(make))
+        with evaluations(trained, make, config) as evaluate:
+            train(run, agent, trained, evaluate, schedule(config, _action_repeat(make)))
 
 
 def _beginning(config: Config) -> dict[str, Any]:

@@ -6,8 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from dcem_lab.runs import Run, require
 from dcem_lab.suite.agents.finetune import Finetuner
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
@@ -17,11 +15,12 @@ from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.online import (
     FINETUNE_SELECTION_SEED,
     LoopConfig,
-    choose_device,
-    evaluate,
+    evaluations,
     require_chunks,
+    training_device,
 )
 from dcem_lab.suite.trained import SNAPSHOTS, load, load_from
+from dcem_lab.training.loop import Schedule, train
 
 
 @dataclass(frozen=True)
@@ -124,39 +123,26 @@ def check(config: Config) -> None:
 
 def run(config: Config, run: Run) -> None:
     """Fine-tune, evaluate at intervals, and leave the best and the last controller in the checkpoint."""
-    device = choose_device(config.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
+    device = training_device(config.device)
     trained = load(config.source, config.snapshot, **config.planner.given()).to(device)
     make = trained.environment()
     with closing(make()) as probe:
-        actions = _actions(config, probe)
-        env_steps = config.n_envs * actions * probe.action_repeat
-    n_workers = min(config.n_workers, config.eval_episodes)
+        actions, repeat = _actions(config, probe), probe.action_repeat
+    schedule = Schedule(
+        steps=config.steps,
+        env_steps=config.n_envs * actions * repeat,
+        evaluations={*range(0, config.steps, config.eval_every), config.steps},
+        save_every=config.save_every,
+        beforehand=True,
+    )
     with (
         closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs,
-        closing(ParallelEnv(make, config.eval_episodes, n_workers)) as tests,
+        evaluations(trained, make, config, FINETUNE_SELECTION_SEED) as evaluate,
     ):
         agent = Finetuner(
             envs, trained.model, trained.decoder, trained.planner, config, actions, config.seed, device
         )
-        controller = trained.controller()
-
-        def look() -> dict[str, float]:
-            figures = evaluate(controller, tests, FINETUNE_SELECTION_SEED)
-            trained.keep_if_best(figures["eval/mean"])
-            return figures | {"eval/best": trained.score}
-
-        for step in run.steps(
-            config.steps, {"agent": agent, "trained": trained}, save_every=config.save_every
-        ):
-            # All of a record is about the controller before the step: how it played, with noise and without.
-            seen = look() if step % config.eval_every == 0 else {}
-            figures = agent.step()
-            times = {f"ms/{part}": value for part, value in agent.stopwatch.read().items()}
-            run.log(step, **figures, **seen, env_steps=step * env_steps, **times)
-            if step + 1 == config.steps:
-                run.log(config.steps, **look(), env_steps=config.steps * env_steps)
+        train(run, agent, trained, evaluate, schedule)
 
 
 def _actions(config: Config, env: ControlEnv) -> int:

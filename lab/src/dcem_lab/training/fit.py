@@ -36,16 +36,27 @@ class Fit(ABC):
         lr, eps: of Adam.
         clip: gradients are scaled down to this norm.
         decay: of the moving average; 0 for the weights themselves.
+        updates_per_step: for every step of an agent; may be a fraction.
         generator: of all that the loss draws, on the network's device.
     """
 
     average: nn.Module
     """The moving average."""
+    tag = ""
+    """In front of the names of its metrics."""
 
     def __init__(
-        self, network: nn.Module, lr: float, eps: float, clip: float, decay: float, generator: Generator
+        self,
+        network: nn.Module,
+        *,
+        lr: float,
+        eps: float,
+        clip: float,
+        decay: float,
+        updates_per_step: float,
+        generator: Generator,
     ) -> None:
-        self.generator = generator
+        self.generator, self.updates_per_step, self._due = generator, updates_per_step, 0.0
         self.average = copy.deepcopy(network).requires_grad_(False)
         self._network, self._clip, self._decay = network, clip, decay
         self._parameters: list[Tensor] = list(network.parameters())
@@ -67,6 +78,13 @@ class Fit(ABC):
             self._captured()
         self.updates += 1
 
+    def keep_pace(self) -> None:
+        """The updates that go with one step of an agent; what is left of a fraction waits for the next."""
+        self._due += self.updates_per_step
+        while self._due >= 1:
+            self._due -= 1
+            self.update()
+
     def _update(self) -> None:
         with torch.enable_grad():
             loss, figures = self.loss()
@@ -80,7 +98,7 @@ class Fit(ABC):
             self._names, self._totals = list(figures), torch.zeros_like(values)
         self._totals.add_(values)
 
-    def read(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Means of the figures and of the gradient's norm since the last reading. Waits for the device."""
         new, self._updates_read = self.updates - self._updates_read, self.updates
         if new == 0:
@@ -98,6 +116,8 @@ class Fit(ABC):
             "average": self.average.state_dict(),
             "optimizer": self.optimizer.state_dict()["state"],
             "updates": self.updates,
+            "due": self._due,
+            "generator": self.generator.get_state(),
             "figures": (self._names, self._totals, self._updates_read),
         }
 
@@ -107,6 +127,7 @@ class Fit(ABC):
         self.average.load_state_dict(state["average"])
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
-        self.updates = state["updates"]
+        self.generator.set_state(state["generator"])
+        self.updates, self._due = state["updates"], state["due"]
         self._names, totals, self._updates_read = state["figures"]
         self._totals = totals.to(self._totals.device)

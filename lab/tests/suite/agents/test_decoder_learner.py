@@ -82,7 +82,7 @@ def test_updates_lower_what_plans_cost(conditioned: bool) -> None:
     before = planned_cost(learner, PLANNER, learner.decoder)
     for _ in range(60):
         learner.update()
-    assert learner.read().keys() == {"cost", "gradient_norm"}
+    assert learner.metrics().keys() == {"cost", "gradient_norm"}
     after = planned_cost(learner, PLANNER, learner.average)
     best = planned_cost(learner, PlannerConfig(samples=200, elites=20, iterations=8, horizon=3), None)
     assert best < before
@@ -141,9 +141,8 @@ def test_an_agent_plans_with_the_decoder_and_teaches_it() -> None:
     agent = make_agent()
     for _ in range(16):
         agent.step()
-    assert agent.learner.updates == 8  # after two episodes of eight random steps
-    assert agent.decoder_learner is not None
-    assert agent.decoder_learner.updates == 4
+    assert agent.learners["model"].updates == 8  # after two episodes of eight random steps
+    assert agent.learners["decoder"].updates == 4
     assert agent._planner._mpc.search_dim == 2
     # What plans are the averages, after every step.
     for planned, learned in zip(
@@ -159,14 +158,14 @@ def test_seed_episodes_can_be_planned_over_action_sequences() -> None:
     for _ in range(16):
         agent.step()
     torch.testing.assert_close(agent.replay.state_dict()["actions"][:, 0], expected)
-    assert agent.learner.updates == 8  # after two episodes of eight steps
+    assert agent.learners["model"].updates == 8  # after two episodes of eight steps
 
 
 def test_an_agent_with_experience_needs_no_seed_episodes() -> None:
     agent = make_agent(replay=filled_replay().state_dict())
     written = agent.replay.state_dict()["written"].clone()
     agent.step()
-    assert agent.learner.updates == 1
+    assert agent.learners["model"].updates == 1
     # The open episode has ended where the new one begins: no chunk joins the two.
     chunk = agent.replay.sample(500, 5, Generator().manual_seed(0))
     assert torch.equal(agent.replay.state_dict()["written"], written + 1)
@@ -186,7 +185,7 @@ def test_offline_learning_goes_on_from_its_state() -> None:
     other.load_state_dict(copy.deepcopy(one.state_dict()))
     for agent in (one, other):
         agent.step()
-        assert agent.decoder_learner.updates == 6
+        assert agent.learners["decoder"].updates == 6
     for a, b in zip(one.decoder.parameters(), other.decoder.parameters(), strict=True):
         assert torch.equal(a, b)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Generator
 
 from dcem import MPC, Decoder
-from dcem_lab.suite.agents import Learner, PlanetConfig, Planner, PlannerConfig
+from dcem_lab.suite.agents import ModelLearner, PlanetConfig, Planner, PlannerConfig
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 
@@ -99,7 +99,7 @@ def test_a_model_of_a_linear_system_plans_the_optimum() -> None:
         ended = torch.full((200,), t == 9)
         replay.add(x, 2 * (following - x), -following.square().squeeze(-1), following, ended)
         x = following
-    learner = Learner(RSSM(1, 1, model, generator), replay, config, generator)
+    learner = ModelLearner(RSSM(1, 1, model, generator), replay, config, generator)
     for _ in range(500):
         learner.update()
 

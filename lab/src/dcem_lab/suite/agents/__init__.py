@@ -4,7 +4,7 @@ from dcem_lab.suite.agents.collect import Collector
 from dcem_lab.suite.agents.controller import Controller, Episode
 from dcem_lab.suite.agents.decoder_learner import DecoderConfig, DecoderLearner
 from dcem_lab.suite.agents.offline import Offline
-from dcem_lab.suite.agents.planet import Learner, OnlineConfig, Planet, PlanetConfig
+from dcem_lab.suite.agents.planet import ModelLearner, OnlineConfig, Planet, PlanetConfig
 from dcem_lab.suite.agents.planner import Planner, PlannerConfig
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "DecoderConfig",
     "DecoderLearner",
     "Episode",
-    "Learner",
+    "ModelLearner",
     "Offline",
     "OnlineConfig",
     "Planet",

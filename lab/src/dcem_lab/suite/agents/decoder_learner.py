@@ -113,6 +113,7 @@ class DecoderLearner(Fit):
     """
 
     average: Decoder
+    tag = "decoder"
 
     def __init__(
         self,
@@ -133,7 +134,15 @@ class DecoderLearner(Fit):
             decoder=decoder,
             backward=config.mode(planner.iterations),
         ).to(next(decoder.parameters()).device)
-        super().__init__(decoder, config.lr, 1e-8, config.clip, config.average, generator)
+        super().__init__(
+            decoder,
+            lr=config.lr,
+            eps=1e-8,
+            clip=config.clip,
+            decay=config.average,
+            updates_per_step=config.updates_per_step,
+            generator=generator,
+        )
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         self._imagination.refresh()

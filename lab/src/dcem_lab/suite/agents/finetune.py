@@ -102,9 +102,10 @@ class Finetuner:
         self._update_value = capture(self._update_critic, eager=3)
         self.steps = 0
         """Steps of the agent so far."""
+        self._figures: dict[str, float] = {}
 
-    def step(self) -> dict[str, float]:
-        """Gather episodes and learn from them; returns figures. Waits for the device at the end."""
+    def step(self) -> None:
+        """Gather episodes and learn from them. Waits for the device at the end."""
         with self.stopwatch.measure("gather"):
             lived = self.gatherer.gather()
         figures = {"return": float(np.mean(self.gatherer.returns))} if self.gatherer.returns else {}
@@ -117,7 +118,11 @@ class Finetuner:
         figures["std"] = self.policy.log_std.detach().exp().mean().item()
         figures["clipped_actions"] = (lived.actions.abs() > 1).float().mean().item()
         self.steps += 1
-        return figures
+        self._figures = figures
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last step."""
+        return self._figures | {f"ms/{part}": value for part, value in self.stopwatch.read().items()}
 
     @torch.no_grad()
     def _learn_values(self) -> dict[str, float]:

@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from dcem import Decoder
 from dcem_lab.suite.agents.decoder_learner import DecoderConfig, DecoderLearner
 from dcem_lab.suite.agents.planet import spread
 from dcem_lab.suite.agents.planner import PlannerConfig
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
-from dcem_lab.training.stopwatch import Stopwatch
+from dcem_lab.training.learners import Learners
 
 
 class Offline:
@@ -45,35 +44,22 @@ class Offline:
         )
         self.replay.load_state_dict(replay)
         seeds = spread(seed)
-        self._generator = Generator(device).manual_seed(seeds["decode"])
         decoder = config.decoder(model, planner.horizon, seeds["decoder"]).to(device)
-        self.decoder_learner = DecoderLearner(
-            decoder, self.model, self.replay, config, planner, self._generator
-        )
-        self.stopwatch = Stopwatch(torch.device(device))
-        self._updates_due = 0.0
-
-    @property
-    def decoder(self) -> Decoder:
-        """The decoder to evaluate: the moving average."""
-        return self.decoder_learner.average
+        generator = Generator(device).manual_seed(seeds["decode"])
+        learner = DecoderLearner(decoder, self.model, self.replay, config, planner, generator)
+        self.learners, self.decoder = Learners({"decoder": learner}, device), learner.average
 
     def step(self) -> None:
         """As many updates as an agent does in a step of its environments."""
-        self._updates_due += self.decoder_learner.config.updates_per_step
-        with self.stopwatch.measure("decoder_update"):
-            while self._updates_due >= 1:
-                self._updates_due -= 1
-                self.decoder_learner.update()
+        self.learners.step()
+
+    def metrics(self) -> dict[str, float]:
+        """Of the decoder's learner."""
+        return self.learners.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, and what tells whether the rest is still the same."""
-        return {
-            "given": self._given,
-            "decoder_learner": self.decoder_learner.state_dict(),
-            "generator": self._generator.get_state(),
-            "updates_due": self._updates_due,
-        }
+        return {"given": self._given, "learners": self.learners.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, bit for bit, on the model and the replay buffer it was made with."""
@@ -82,9 +68,7 @@ class Offline:
                 "model and replay must be those the run began with, got others: "
                 "the source has changed since then"
             )
-        self.decoder_learner.load_state_dict(state["decoder_learner"])
-        self._generator.set_state(state["generator"])
-        self._updates_due = state["updates_due"]
+        self.learners.load_state_dict(state["learners"])
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:

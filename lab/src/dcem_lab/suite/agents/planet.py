@@ -30,7 +30,7 @@ from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
 from dcem_lab.training.fit import Fit
-from dcem_lab.training.stopwatch import Stopwatch
+from dcem_lab.training.learners import Learners
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class PlanetConfig(OnlineConfig):
             )
 
 
-class Learner(Fit):
+class ModelLearner(Fit):
     """Fits a model to chunks of the replay buffer and keeps a moving average of its weights.
 
     Args:
@@ -111,7 +111,15 @@ class Learner(Fit):
     """The moving average, with the model's own statistics."""
 
     def __init__(self, model: RSSM, replay: ReplayBuffer, config: PlanetConfig, generator: Generator) -> None:
-        super().__init__(model, config.lr, config.eps, config.clip, config.average, generator)
+        super().__init__(
+            model,
+            lr=config.lr,
+            eps=config.eps,
+            clip=config.clip,
+            decay=config.average,
+            updates_per_step=config.updates_per_step,
+            generator=generator,
+        )
         self.model, self.replay, self.config = model, replay, config
         self.average.normalizer = model.normalizer
 
@@ -173,101 +181,70 @@ class Planet:
             self.replay.close_episodes()
             if self.replay.n_starts(longest) == 0:
                 raise ValueError(f"replay must hold an episode of more than {longest} steps, got none")
-        self._generators = {
-            name: Generator(device).manual_seed(seeds[name]) for name in ("plan", "explore", "learn")
+        generators = {
+            name: Generator(device).manual_seed(seeds[name])
+            for name in ("plan", "explore", "learn", "decode")
         }
-        self.learner = Learner(model, self.replay, config, self._generators["learn"])
-        self.decoder_learner: DecoderLearner | None = None
+        self._generators = {name: generators[name] for name in ("plan", "explore")}
+        learner = ModelLearner(model, self.replay, config, generators["learn"])
+        learners: dict[str, Fit] = {"model": learner}
+        self.model, self.decoder = learner.average, None
         if decoder is not None:
-            self._generators["decode"] = Generator(device).manual_seed(seeds["decode"])
             first = first_decoder or decoder.decoder(model, config.planner.horizon, seeds["decoder"])
-            self.decoder_learner = DecoderLearner(
-                first.to(device),
-                self.learner.average,
-                self.replay,
-                decoder,
-                config.planner,
-                self._generators["decode"],
+            decoder_learner = DecoderLearner(
+                first.to(device), self.model, self.replay, decoder, config.planner, generators["decode"]
             )
-        self._planner = Planner(self.learner.average, config.planner, self.decoder, self._generators["plan"])
+            learners["decoder"], self.decoder = decoder_learner, decoder_learner.average
+        self.learners = Learners(learners, device)
+        self._planner = Planner(self.model, config.planner, self.decoder, self._generators["plan"])
         self._seed_planner = self._planner if first_decoder is not None else None
         if seed_planner is not None:
-            self._seed_planner = Planner(self.learner.average, seed_planner, None, self._generators["plan"])
+            self._seed_planner = Planner(self.model, seed_planner, None, self._generators["plan"])
         noise = torch.full((envs.num_envs,), config.noise, device=device)
         if config.noise_from_zero:
             noise *= torch.linspace(0, 1, envs.num_envs, device=device)
-        self.collector = Collector(
-            envs, self.learner.average, self.replay, noise, self._generators["explore"]
-        )
+        self.collector = Collector(envs, self.model, self.replay, noise, self._generators["explore"])
         self.collector.restart(seeds["envs"])
-        self.stopwatch = Stopwatch(self.device)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        self._updates_due = self._decoder_updates_due = 0.0
-
-    @property
-    def model(self) -> RSSM:
-        """The model to evaluate: the moving average."""
-        return self.learner.average
-
-    @property
-    def decoder(self) -> Decoder | None:
-        """The decoder to evaluate, where there is one: the moving average."""
-        return self.decoder_learner.average if self.decoder_learner is not None else None
 
     def step(self) -> None:
         """One step of every environment and the updates that go with it."""
-        seeding = self.collector.episodes < self._seed_episodes
+        seeding, stopwatch = self.collector.episodes < self._seed_episodes, self.learners.stopwatch
         if not seeding:
-            self._learn()
-        with self.stopwatch.measure("plan"):
+            with _beside(self._stream):
+                self.learners.step()
+        with stopwatch.measure("plan"):
             actions = self.collector.act(self._seed_planner if seeding else self._planner)
-        with self.stopwatch.measure("env", on_host=True):
+        with stopwatch.measure("env", on_host=True):
             transition = step_environments(self.collector.envs, actions)
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
-        with self.stopwatch.measure("record"):
+        with stopwatch.measure("record"):
             self.collector.record(transition)
             self._planner.refresh()
 
-    def _learn(self) -> None:
-        self._updates_due += self.config.updates_per_step
-        with _beside(self._stream):
-            with self.stopwatch.measure("update"):
-                while self._updates_due >= 1:
-                    self._updates_due -= 1
-                    self.learner.update()
-            if self.decoder_learner is not None:
-                self._decoder_updates_due += self.decoder_learner.config.updates_per_step
-                with self.stopwatch.measure("decoder_update"):
-                    while self._decoder_updates_due >= 1:
-                        self._decoder_updates_due -= 1
-                        self.decoder_learner.update()
+    def metrics(self) -> dict[str, float]:
+        """What people watch first, then what explains it. Waits for the device."""
+        returns = self.collector.returns
+        figures = {"return": float(np.mean(returns))} if returns else {}
+        return figures | self.learners.metrics() | {"episodes": self.collector.episodes}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next steps depend on, the replay buffer as far as `checkpoint_mb` allows."""
-        state = {
-            "learner": self.learner.state_dict(),
+        return {
+            "learners": self.learners.state_dict(),
             "collector": self.collector.state_dict(),
             "replay": self.replay.cut(self._checkpoint_bytes),
             "generators": {name: generator.get_state() for name, generator in self._generators.items()},
-            "updates_due": self._updates_due,
         }
-        if self.decoder_learner is not None:
-            state["decoder_learner"] = self.decoder_learner.state_dict()
-            state["decoder_updates_due"] = self._decoder_updates_due
-        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, bit for bit if its replay buffer was not cut."""
-        self.learner.load_state_dict(state["learner"])
+        self.learners.load_state_dict(state["learners"])
         self.collector.load_state_dict(state["collector"])
         self.replay.load_state_dict(state["replay"])
         for name, saved in state["generators"].items():
             self._generators[name].set_state(saved)
-        self._updates_due = state["updates_due"]
-        if self.decoder_learner is not None:
-            self.decoder_learner.load_state_dict(state["decoder_learner"])
-            self._decoder_updates_due = state["decoder_updates_due"]
         for planner in (self._planner, self._seed_planner):
             if planner is not None:
                 planner.refresh()
