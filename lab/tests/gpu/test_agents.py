@@ -1,7 +1,6 @@
 """The agent with everything captured."""
 
 import copy
-import functools
 from dataclasses import replace
 
 import pytest
@@ -9,25 +8,16 @@ import torch
 from torch import Generator
 
 from dcem import Decoder
-from dcem_lab.suite.agents import ModelLearner, Planet, PlanetConfig, Planner, PlannerConfig
-from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.agents import LearningConfig, ModelLearner, Planet, Planner, PlannerConfig
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from toy.environment import Plane
+from toy.agent import make_planet
 
 pytestmark = pytest.mark.gpu
 
 MODEL = RSSMConfig(hidden=128, width=136, distance=4, normalize=True, members=2, pessimism=0.5)
-CONFIG = PlanetConfig(
-    model=MODEL,
-    planner=PlannerConfig(samples=64, elites=8, iterations=3, horizon=4, dtype="float16"),
-    batch=16,
-    length=8,
-    seed_episodes=4,
-    replay_steps=2000,
-    average=0.9,
-    updates_per_step=1.5,
-)
+PLANNER = PlannerConfig(samples=64, elites=8, iterations=3, horizon=4, dtype="float16")
+LEARNING = LearningConfig(batch=16, length=8, average=0.9, updates_per_step=1.5)
 
 
 @pytest.mark.parametrize("samples", [64, 1000])
@@ -37,7 +27,7 @@ def test_a_captured_plan_equals_that_of_the_processor(dtype: str, samples: int, 
     """Whichever precision and kernels, also after the weights have changed."""
     model = RSSM(5, 2, MODEL, Generator().manual_seed(0))
     decoder = Decoder(3, 4, 2, hidden=(32,)) if latent else None
-    config = replace(CONFIG.planner, samples=samples, iterations=2, dtype=dtype, tau=float(latent))
+    config = replace(PLANNER, samples=samples, iterations=2, dtype=dtype, tau=float(latent))
     reference = Planner(model, config, decoder)
     model_there, decoder_there = copy.deepcopy(model).cuda(), copy.deepcopy(decoder)
     if decoder_there is not None:
@@ -68,7 +58,7 @@ def test_captured_updates_learn_what_eager_ones_do() -> None:
             replay.add(x, u, following.sum(-1), following, torch.zeros(4, dtype=torch.bool))
             x = following
         learner = ModelLearner(
-            RSSM(5, 2, MODEL, Generator().manual_seed(0)).cuda(), replay, CONFIG, generator
+            RSSM(5, 2, MODEL, Generator().manual_seed(0)).cuda(), replay, LEARNING, generator
         )
         for _ in range(300):
             if captured:
@@ -85,7 +75,10 @@ def test_captured_updates_learn_what_eager_ones_do() -> None:
 
 def test_the_agent_runs_and_goes_on_from_its_state() -> None:
     def make() -> Planet:
-        return Planet(ParallelEnv(functools.partial(Plane, 10), 4), CONFIG, seed=0, device="cuda")
+        return make_planet(
+            model=MODEL, planner=PLANNER, learning=LEARNING, envs=4, episode=10, device="cuda",
+            seed_episodes=4, replay_steps=2000,
+        )  # fmt: skip
 
     agent = make()
     for _ in range(60):

@@ -22,14 +22,20 @@ from dcem_lab.suite.trained import Trained, load
 from toy.killed import train_until_killed
 
 CPU = torch.device("cpu")
-SHORT = ["preset=tiny", "env_steps=300", "eval_every=150", "tensorboard=false"]
+SHORT = ["preset=tiny", "loop.env_steps=300", "loop.eval_every=150", "tensorboard=false"]
 
 
 @pytest.fixture(scope="module")
 def phase1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # The comma and the equals sign are as in folders that `dcem train` names itself.
     folder = tmp_path_factory.mktemp("planet") / "tiny,task=Pendulum-v1"
-    words = ["preset=tiny", "task=Pendulum-v1", "env_steps=500", "eval_every=500", "tensorboard=false"]
+    words = [
+        "preset=tiny",
+        "task=Pendulum-v1",
+        "loop.env_steps=500",
+        "loop.eval_every=500",
+        "tensorboard=false",
+    ]
     assert cli.main(["train", "planet", *words, f"run_dir={folder}"]) == exits.DONE
     return folder
 
@@ -106,7 +112,7 @@ def test_eval_sharpens_its_search(trained: Path, tmp_path: Path, capsys: pytest.
     assert record["planner"]["tau"] == 0.0 != evaluate.load(trained, CPU).planner.tau
     capsys.readouterr()
     assert cli.main(["eval", str(trained), "--tau", "-1"]) == exits.USAGE
-    assert "tau must not be negative, got -1.0" in capsys.readouterr().err
+    assert "tau must be at least 0, got -1.0" in capsys.readouterr().err
 
 
 def test_eval_plays_its_model_without_the_decoder(trained: Path, tmp_path: Path) -> None:
@@ -162,7 +168,7 @@ def test_a_source_is_what_was_trained(phase1: Path, trained: Path) -> None:
 
 def test_offline_learns_a_decoder_and_nothing_else(phase1: Path, tmp_path: Path) -> None:
     words = ["offline=true", "planner.iterations=3", "decoder.backward=prune", "pessimism=2.0"]
-    assert train(phase1, tmp_path, *words, "env_steps=20", "eval_every=20") == exits.DONE
+    assert train(phase1, tmp_path, *words, "loop.env_steps=20", "loop.eval_every=20") == exits.DONE
     source, before = load(tmp_path), load(phase1)
     assert all(map(torch.equal, source.model.parameters(), before.model.parameters()))
     assert (source.planner.iterations, source.model.config.pessimism) == (3, 2.0)
@@ -186,7 +192,7 @@ def test_model_and_statistics_are_kept_or_not(phase1: Path, keep_model: bool, ke
 def test_without_its_replay_a_run_begins_with_seed_episodes(
     phase1: Path, tmp_path: Path, plans: list[object], keep_model: bool
 ) -> None:
-    words = ["keep_replay=false", f"keep_model={keep_model}", "env_steps=440", "eval_every=440"]
+    words = ["keep_replay=false", f"keep_model={keep_model}", "loop.env_steps=440", "loop.eval_every=440"]
     assert train(phase1, tmp_path, *words) == exits.DONE
     last = read_records(tmp_path / "log.jsonl")[-1]
     assert last["decoder/updates"] == 20  # 200 of the 220 steps were of the seed episodes
@@ -200,7 +206,10 @@ def test_without_its_replay_a_run_begins_with_seed_episodes(
 @pytest.mark.parametrize("replay", [True, False])
 def test_a_decoder_goes_on_learning(trained: Path, tmp_path: Path, plans: list[object], replay: bool) -> None:
     words = ["keep_decoder=true", f"keep_replay={replay}", "seed=1", "decoder.lr=1e-9", "lr=1e-9"]
-    steps = ["env_steps=440", "eval_every=440"]  # of which 400 are seed episodes where no replay is kept
+    steps = [
+        "loop.env_steps=440",
+        "loop.eval_every=440",
+    ]  # of which 400 are seed episodes where no replay is kept
     assert train(trained, tmp_path, *words, *steps) == exits.DONE
     before, after = weights(trained, "best"), weights(tmp_path)
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(before, after, strict=True))
@@ -237,10 +246,10 @@ def test_the_best_weights_are_those_of_the_highest_score() -> None:
         (["length=201"], "length must be at most 200, the actions of an episode, got 201"),
         (["decoder.context=201", "keep_replay=false"], "decoder.context must be at most 200"),
         (
-            ["replay_steps=21"],
+            ["collecting.replay_steps=21"],
             "replay_steps must be at least 22, for chunks of length=10 in 2 environments, got 21",
         ),
-        (["checkpoint_mb=0.0001"], "checkpoint_mb must be at least 0.0"),
+        (["collecting.checkpoint_mb=0.0001"], "checkpoint_mb must be at least 0.0"),
         (
             ["offline=true", "decoder.context=201"],
             "decoder.context must be below the steps of some episode in the replay of",
@@ -269,7 +278,7 @@ def test_chunks_that_no_episode_has_are_refused(
         (["offline=true", "keep_replay=false"], "keep_replay must be true with offline=true"),
         (["offline=true", "decoder.recent=25"], "decoder.recent must be 0 with offline=true"),
         (["planner.tau=0"], "planner.tau must be positive unless decoder.backward is detach"),
-        (["pessimism=-1"], "pessimism must be null or not negative, got -1.0"),
+        (["pessimism=-1"], "pessimism must be at least 0, got -1.0"),
         (["decoder.backward=adjoint"], "backward must be one of unroll"),
     ],
 )

@@ -29,7 +29,14 @@ from toy.environment import Plane
 from toy.killed import train_until_killed
 
 CPU = torch.device("cpu")
-WORDS = ["planet", "preset=tiny", "task=Pendulum-v1", "env_steps=600", "eval_every=500", "tensorboard=false"]
+WORDS = [
+    "planet",
+    "preset=tiny",
+    "task=Pendulum-v1",
+    "loop.env_steps=600",
+    "loop.eval_every=500",
+    "tensorboard=false",
+]
 
 
 def train(folder: Path, *words: str) -> int:
@@ -101,7 +108,7 @@ def test_the_best_weights_are_kept_beside_the_last(trained: Path) -> None:
 
 
 def test_a_run_goes_on_from_another(trained: Path, tmp_path: Path) -> None:
-    assert train(tmp_path / "on", f"from={trained}", "lr=1e-9", "seed=1", "env_steps=300") == exits.DONE
+    assert train(tmp_path / "on", f"from={trained}", "lr=1e-9", "seed=1", "loop.env_steps=300") == exits.DONE
     records = read_records(tmp_path / "on" / "log.jsonl")
     assert records[-1]["updates"] == 150  # there is data from the first step on
     before, after = (load(folder).model.state_dict() for folder in (trained, tmp_path / "on"))
@@ -110,7 +117,7 @@ def test_a_run_goes_on_from_another(trained: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("pendulum_ships")
 def test_a_run_goes_on_from_weights_alone(tmp_path: Path, plans: list[object]) -> None:
-    assert train(tmp_path / "on", "from=pendulum", "env_steps=600", "lr=1e-9", "seed=1") == exits.DONE
+    assert train(tmp_path / "on", "from=pendulum", "loop.env_steps=600", "lr=1e-9", "seed=1") == exits.DONE
     assert read_records(tmp_path / "on" / "log.jsonl")[-1]["updates"] == 100  # seed episodes came first
     assert plans[0] is not None  # and were planned
     before, after = (load(what).model.state_dict() for what in ("pendulum", tmp_path / "on"))
@@ -122,7 +129,7 @@ def test_a_run_goes_on_from_weights_alone(tmp_path: Path, plans: list[object]) -
     [
         (["task=cheetah-run"], "task must be Pendulum-v1"),
         (["model.hidden=8"], "model.hidden must be 16"),
-        (["n_envs=3"], "n_envs must be 2"),
+        (["loop.n_envs=3"], "n_envs must be 2"),
         (["action_repeat=3"], "action_repeat must be 1"),
         (["length=300"], "length must be below the steps of some episode"),
         (["from=nothing"], "from must be a run folder or the name of weights that ship"),
@@ -140,10 +147,10 @@ def test_presets_are_what_they_say() -> None:
     paper, best = (planet.Config(**planet.PRESETS[name]) for name in ("paper", "best"))
     assert (paper.planner.samples, paper.planner.elites, paper.planner.iterations) == (1000, 100, 10)
     assert paper.planner == paper.evaluation
-    assert (paper.planner.horizon, paper.seed_episodes, paper.noise) == (12, 5, 0.3)
-    assert paper.agent.model == RSSMConfig()
-    assert best.agent.model.angles == (1,)  # cheetah's pitch
-    assert replace(best, task="walker-walk").agent.model.angles == ()
+    assert (paper.planner.horizon, paper.collecting.seed_episodes, paper.collecting.noise) == (12, 5, 0.3)
+    assert paper.world_model == RSSMConfig()
+    assert best.world_model.angles == (1,)  # cheetah's pitch
+    assert replace(best, task="walker-walk").world_model.angles == ()
 
 
 def test_eval_plays_every_episode_and_writes_them(trained: Path, capsys: pytest.CaptureFixture) -> None:

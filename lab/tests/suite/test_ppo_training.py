@@ -39,7 +39,7 @@ def train(source: Path, folder: Path, *more: str) -> int:
 
 def figures(folder: Path) -> list[dict[str, float]]:
     """The log without what depends on the clock."""
-    timed = re.compile(r"seconds|ms/.*|eval/seconds")
+    timed = re.compile(r"seconds|env_steps_per_s|ms/.*|eval/seconds")
     records = read_records(folder / "log.jsonl")
     return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]
 
@@ -93,7 +93,13 @@ def test_a_time_limit_stops_in_good_order(source: Path, tmp_path: Path) -> None:
 
 def test_a_controller_over_action_sequences_is_fine_tuned_too(tmp_path: Path) -> None:
     source = make_run(tmp_path / "full", latent=False)
-    more = ("parts=[reward,transition]", "backward=prune", "likelihood=0.1", "learn_std=true", "steps=2")
+    more = (
+        "learning.parts=[reward,transition]",
+        "learning.backward=prune",
+        "learning.likelihood=0.1",
+        "learning.learn_std=true",
+        "steps=2",
+    )
     assert train(source, tmp_path / "run", *more) == exits.DONE
     records = read_records(tmp_path / "run" / "log.jsonl")
     assert records[1]["first_ratio_error"] == 0
@@ -121,25 +127,28 @@ def test_it_is_evaluated_and_ships(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["parts=[decoder]"], "parts must not name the decoder"),
-        (["parts=[reward]", "planner.tau=0"], "planner.tau must be positive"),
+        (["learning.parts=[decoder]"], "parts must not name the decoder"),
+        (["learning.parts=[reward]", "planner.tau=0"], "planner.tau must be positive"),
         (
-            ["parts=[reward]", "minibatch=51"],
+            ["learning.parts=[reward]", "learning.minibatch=51"],
             "minibatch must be at most 50, the transitions of a step, got 51",
         ),
-        (["parts=[reward]", "planner.elites=11"], "elites must be from 1 to samples=10, got 11"),
-        (["parts=[model]"], "parts must be some of decoder, reward, transition"),
-        (["snapshot=first"], "snapshot must be best or last, got 'first'"),
-        (["n_workers=3"], "n_workers must be from 0 to 2, got 3"),
-        (["value_steps=4"], "value_steps must be below steps=4"),
-        (["parts=[reward]", "planner.elites=10"], "planner.elites must be below samples=10"),
-        (["parts=[reward]", "likelihood=0.1", "length=25"], "length must be from model.distance=2 to below"),
+        (["learning.parts=[reward]", "planner.elites=11"], "elites must be from 1 to samples=10, got 11"),
+        (["learning.parts=[model]"], "parts must be some of decoder, reward, transition"),
+        (["snapshot=first"], "snapshot must be one of best, last, got 'first'"),
+        (["loop.n_workers=3"], "n_workers must be from 0 to 2, got 3"),
+        (["learning.value_steps=4"], "value_steps must be below steps=4"),
+        (["learning.parts=[reward]", "planner.elites=10"], "planner.elites must be below samples=10"),
         (
-            ["parts=[reward]", "likelihood=0.1", "length=101", "actions=200"],
+            ["learning.parts=[reward]", "learning.likelihood=0.1", "learning.length=25"],
+            "length must be from model.distance=2 to below",
+        ),
+        (
+            ["learning.parts=[reward]", "learning.likelihood=0.1", "learning.length=101", "actions=200"],
             "length must be at most 100, the actions of an episode, got 101",
         ),
         (
-            ["parts=[reward]", "likelihood=0.1", "replay_steps=21"],
+            ["learning.parts=[reward]", "learning.likelihood=0.1", "learning.replay_steps=21"],
             "replay_steps must be at least 22, for chunks of length=10 in 2 environments, got 21",
         ),
     ],
@@ -164,7 +173,7 @@ def test_seeds_of_selection_and_evaluation_are_apart() -> None:
 @pytest.mark.parametrize(("snapshot", "bias"), [("best", 0.0), ("last", 1.0)])
 def test_it_starts_from_the_best_or_the_last_weights(snapshot: str, bias: float, tmp_path: Path) -> None:
     source = make_run(tmp_path / "source", latent=True, moved=1.0)
-    more = ("parts=[reward]", f"snapshot={snapshot}", "steps=2")
+    more = ("learning.parts=[reward]", f"snapshot={snapshot}", "steps=2")
     assert train(source, tmp_path / "run", *more) == exits.DONE
     decoder = load(tmp_path / "run", "last").decoder
     assert decoder is not None

@@ -1,4 +1,4 @@
-"""What experiments with an agent in environments share: devices, schedules, figures, evaluations."""
+"""What experiments with an agent in environments share: the loop's settings, checks, evaluations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ import torch
 from torch import Tensor
 
 from dcem_lab.runs import require
-from dcem_lab.suite.agents import Controller, OnlineConfig
+from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.suite.agents import AgentConfig, Controller, LearningConfig
 from dcem_lab.suite.agents.controller import flat_size
-from dcem_lab.suite.agents.planet import least_checkpoint
 from dcem_lab.suite.envs.dmc import ControlEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.rssm import RSSMConfig
 from dcem_lab.suite.trained import Trained
 from dcem_lab.training.loop import Schedule, every
+
+DEVICES = ("auto", "cpu", "cuda")
 
 SELECTION_SEED = 2_000_000
 """Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
@@ -31,82 +34,76 @@ FINETUNE_SELECTION_SEED = 2_100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopConfig:
-    """What every training of an agent in environments is told, beside the agent.
+class LoopConfig(Settings):
+    """The loop around an agent.
 
     Attributes:
-        seed: of everything.
         n_envs: environments stepped and planned for at once.
         n_workers: processes they run in; 0 for this one.
-        eval_every: environment steps between evaluations, whose best weights are kept.
+        eval_every: environment steps (phase 3: PPO steps) between evaluations, whose best weights are kept.
         eval_episodes: episodes of an evaluation, all at once.
         save_every: seconds between checkpoints.
-        device: cpu, cuda, or auto for cuda where there is one.
     """
 
-    seed: int = 0
-    n_envs: int = 16
-    n_workers: int = 16
-    eval_every: int = 20_000
-    eval_episodes: int = 32
-    save_every: float = 300.0
-    device: str = "auto"
+    n_envs: int = setting(16, least=1)
+    n_workers: int = setting(16, least=0)
+    eval_every: int = setting(20_000, least=1)
+    eval_episodes: int = setting(32, least=1)
+    save_every: float = setting(300.0, above=0)
 
     def __post_init__(self) -> None:
-        self._at_least_one("n_envs", "eval_every", "eval_episodes")
-        require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
-        require(self.save_every > 0, "save_every", self.save_every, "positive")
-        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
-
-    def _at_least_one(self, *names: str) -> None:
-        for name in names:
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        super().__post_init__()
+        require(self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepLoopConfig(LoopConfig):
-    """The same for one that learns at every step of the environments.
+    """The loop around one that learns at every step of the environments.
 
     Attributes, beside those of `LoopConfig`:
         env_steps: environment steps of training, over all environments and with the repeated ones.
         log_every: agent steps between log entries.
     """
 
-    env_steps: int = 2_000_000
-    log_every: int = 100
+    env_steps: int = setting(2_000_000, least=1)
+    log_every: int = setting(100, least=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._at_least_one("env_steps", "log_every")
+    def schedule(self, action_repeat: int) -> Schedule:
+        """Counted in steps of the agent."""
+        at_once = self.n_envs * action_repeat
+        steps = math.ceil(self.env_steps / at_once)
+        return Schedule(
+            steps=steps,
+            env_steps=at_once,
+            evaluations=every(self.eval_every / at_once, steps),
+            log_every=self.log_every,
+            save_every=self.save_every,
+        )
 
 
-def require_chunks(
-    env: ControlEnv, config: LoopConfig, replay_steps: int, lengths: Mapping[str, int]
-) -> None:
+def require_chunks(env: ControlEnv, n_envs: int, replay_steps: int, lengths: Mapping[str, int]) -> None:
     """Chunks of these lengths, by setting, must fit into an episode and an environment's share of replay."""
     longest = env.episode_actions
     for name, length in lengths.items():
         if longest is not None:
             require(length <= longest, name, length, f"at most {longest}, the actions of an episode")
-        least = config.n_envs * (length + 1)
-        allowed = f"at least {least}, for chunks of {name}={length} in {config.n_envs} environments"
+        least = n_envs * (length + 1)
+        allowed = f"at least {least}, for chunks of {name}={length} in {n_envs} environments"
         require(replay_steps >= least, "replay_steps", replay_steps, allowed)
 
 
-def require_checkpoint(
-    env: ControlEnv, config: LoopConfig, learning: OnlineConfig, lengths: Mapping[str, int]
-) -> None:
-    """What a checkpoint keeps of the replay buffer must hold a chunk to go on with."""
-    replay = ReplayBuffer(
-        config.n_envs,
-        learning.replay_steps // config.n_envs,
-        flat_size(env.observation_space),
-        flat_size(env.action_space),
-        "meta",  # its size is all that matters
-        learning.length,
-    )
-    least = least_checkpoint(replay, max(lengths.values())) / 1e6
-    require(learning.checkpoint_mb >= least, "checkpoint_mb", learning.checkpoint_mb, f"at least {least}")
+def require_room(env: ControlEnv, n_envs: int, config: AgentConfig, model: RSSMConfig) -> None:
+    """The chunks that an agent learns on must fit into what there is, and into a checkpoint."""
+    require_chunks(env, n_envs, config.collecting.replay_steps, config.lengths)
+    sizes = flat_size(env.observation_space), flat_size(env.action_space)
+    config.replay(n_envs, *sizes, "meta")  # its size is all that matters
+    require_distance(config.learning, model)
+
+
+def require_distance(learning: LearningConfig, model: RSSMConfig) -> None:
+    """A chunk must be as long as what is predicted open loop in it."""
+    least = f"at least model.distance={model.distance}"
+    require(learning.length >= model.distance, "length", learning.length, least)
 
 
 def require_replay(
@@ -123,10 +120,9 @@ def require_replay(
     )
     buffer.load_state_dict(replay)
     buffer.close_episodes()
-    for setting, length in lengths.items():
+    for field, length in lengths.items():
         fits = int(buffer.n_starts(length)) > 0
-        longest = f"below the steps of some episode in the replay of {name}"
-        require(fits, setting, length, longest)
+        require(fits, field, length, f"below the steps of some episode in the replay of {name}")
     return replay
 
 
@@ -145,26 +141,13 @@ def training_device(name: str) -> torch.device:
     return device
 
 
-def schedule(config: StepLoopConfig, action_repeat: int) -> Schedule:
-    """Of an agent that learns at every step of its environments."""
-    at_once = config.n_envs * action_repeat
-    steps = math.ceil(config.env_steps / at_once)
-    return Schedule(
-        steps=steps,
-        env_steps=at_once,
-        evaluations=every(config.eval_every / at_once, steps),
-        log_every=config.log_every,
-        save_every=config.save_every,
-    )
-
-
 @contextmanager
 def evaluations(
-    trained: Trained, make: Callable[..., ControlEnv], config: LoopConfig, first_seed: int = SELECTION_SEED
+    trained: Trained, make: Callable[..., ControlEnv], loop: LoopConfig, first_seed: int = SELECTION_SEED
 ) -> Iterator[Callable[[], dict[str, float]]]:
     """What evaluates a controller while it is trained, in environments of its own."""
-    workers = min(config.n_workers, config.eval_episodes)
-    with closing(ParallelEnv(make, config.eval_episodes, workers)) as envs:
+    workers = min(loop.n_workers, loop.eval_episodes)
+    with closing(ParallelEnv(make, loop.eval_episodes, workers)) as envs:
         yield partial(evaluate, trained.controller(), envs, first_seed)
 
 
