@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from dcem_lab.runs import Run, read_records
+from dcem_lab.suite.agents import LearningConfig
 from dcem_lab.training.fit import Fit
 from dcem_lab.training.learners import Learners
 from dcem_lab.training.loop import Schedule, train
@@ -74,9 +75,7 @@ class Line(Fit):
     def __init__(self, tag: str, rate: float) -> None:
         self.tag = tag
         self.line = nn.Linear(1, 1)
-        super().__init__(
-            self.line, lr=0.1, eps=1e-8, clip=1.0, decay=0.0, updates_per_step=rate, generator=Generator()
-        )
+        super().__init__(self.line, LearningConfig(updates_per_step=rate), Generator())
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         loss = self.line(torch.ones(1, 1)).square().sum() + 0 * torch.rand((), generator=self.generator)

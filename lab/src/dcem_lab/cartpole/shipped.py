@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from dcem import MPC, Decoder
@@ -13,6 +14,9 @@ from dcem_lab.pretrained import FOLDER
 from dcem_lab.runs import read_record, read_records
 from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.record import RECORD
+
+EXPERIMENTS = ("cartpole", "cartpole-grid")
+"""Whose runs have decoders that `ship` takes."""
 
 
 def load(name: str, folder: Path | str = FOLDER) -> MPC:
@@ -40,7 +44,8 @@ def is_one(run_or_name: Path | str) -> bool:
     """Does this name a cartpole controller that ships, or a run of `dcem train cartpole`?"""
     if (Path(run_or_name) / RECORD).exists():
         return bool(read_record(run_or_name)["experiment"] == "cartpole")
-    return str(run_or_name).split("-")[0] == "cartpole"
+    name = str(run_or_name)
+    return name.split("-")[0] == "cartpole" or pretrained.describe(name).get("experiment") == "cartpole"
 
 
 def find(run_or_name: Path | str) -> MPC:
@@ -53,21 +58,33 @@ def find(run_or_name: Path | str) -> MPC:
     return _controller(load_decoder(f"{member.name}-best", folder / "decoders"), member.tau)
 
 
-def ship(run_folder: Path | str, tau: float = 1.0, folder: Path | str = FOLDER) -> list[Path]:
-    """Keep, of a finished grid, the decoder with the best validation cost for each latent dimension."""
-    record = read_record(run_folder)
-    config, last = record["config"], read_records(Path(run_folder) / LOG)[-1]
+def ship(
+    run_folder: Path | str, name: str = "cartpole", tau: float | None = None, folder: Path | str = FOLDER
+) -> list[Path]:
+    """Keep the best decoder of a run under a name; returns the files.
+
+    Of a finished grid it is, for each latent dimension d, the one with the best validation cost at τ, which
+    is 1 unless given, under the name with -d behind it.
+    """
+    record, last = read_record(run_folder), read_records(Path(run_folder) / LOG)[-1]
+    config, grid = record["config"], record["experiment"] == "cartpole-grid"
+    taus = config["taus"] if grid else [config["tau"]]
+    tau = tau if tau is not None else 1.0 if grid else taus[0]
+    if tau not in taus:
+        raise ValueError(f"tau must be one of {taus}, those of the run, got {tau}")
     written = []
-    for dim in config["latent_dims"]:
-        members = [Member(dim, tau, seed) for seed in config["seeds"]]
-        best = min(members, key=lambda member: last[f"{member.name}/best_cost"])
+    for dim in config["latent_dims"] if grid else [config["latent_dim"]]:
+        members = [Member(dim, tau, seed) for seed in (config["seeds"] if grid else [config["seed"]])]
+        costs = [last[f"{member.name}/best_cost" if grid else "best_cost"] for member in members]
+        best = members[costs.index(min(costs))]
         decoder = load_decoder(f"{best.name}-best", Path(run_folder) / "decoders")
         info = {
             "experiment": "cartpole",
             "decoder": decoder.settings,
-            "member": {"latent_dim": dim, "tau": tau, "seed": best.seed},
-            "validation_cost": last[f"{best.name}/best_cost"],
+            "member": asdict(best),
+            "validation_cost": min(costs),
             "training": config,
         }
-        written.append(pretrained.save(f"cartpole-{dim}", info, decoder.state_dict(), folder))
+        wanted = f"{name}-{dim}" if grid else name
+        written.append(pretrained.save(wanted, info, decoder.state_dict(), folder))
     return written

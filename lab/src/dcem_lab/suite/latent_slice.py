@@ -103,7 +103,7 @@ def latent_planner(source: Trained) -> MPC:
     if source.decoder is None:
         raise ValueError("the controller must have a decoder, got one that plans over action sequences")
     model, decoder = source.model.requires_grad_(False), source.decoder.requires_grad_(False)
-    return MPC(model, source.planner.horizon, solver=source.planner.solver(), decoder=decoder)
+    return source.planner.mpc(model, model, decoder)
 
 
 def play(source: Trained, mpc: MPC, seed: int) -> Played:

@@ -33,11 +33,10 @@ class Fit(ABC):
 
     Args:
         network: learns.
-        lr, eps: of Adam.
-        clip: gradients are scaled down to this norm.
-        decay: of the moving average; 0 for the weights themselves.
-        updates_per_step: for every step of an agent; may be a fraction.
+        config: with updates_per_step (of an agent; may be a fraction), lr of Adam, clip (gradients are scaled
+            down to this norm) and average (decay of the moving average; 0 for the weights themselves).
         generator: of all that the loss draws, on the network's device.
+        eps: of Adam.
     """
 
     average: nn.Module
@@ -45,24 +44,14 @@ class Fit(ABC):
     tag = ""
     """In front of the names of its metrics."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        lr: float,
-        eps: float,
-        clip: float,
-        decay: float,
-        updates_per_step: float,
-        generator: Generator,
-    ) -> None:
-        self.generator, self.updates_per_step, self._due = generator, updates_per_step, 0.0
+    def __init__(self, network: nn.Module, config: Any, generator: Generator, eps: float = 1e-8) -> None:
+        self.generator, self.updates_per_step, self._due = generator, config.updates_per_step, 0.0
         self.average = copy.deepcopy(network).requires_grad_(False)
-        self._network, self._clip, self._decay = network, clip, decay
+        self._network, self._clip, self._decay = network, config.clip, config.average
         self._parameters: list[Tensor] = list(network.parameters())
         self._averages: list[Tensor] = list(self.average.parameters())
         on_cuda = self._parameters[0].is_cuda
-        self.optimizer = torch.optim.Adam(self._parameters, lr, eps=eps, capturable=on_cuda)
+        self.optimizer = torch.optim.Adam(self._parameters, config.lr, eps=eps, capturable=on_cuda)
         self._names: list[str] = []
         self._totals = torch.zeros(0, device=self._parameters[0].device)
         self.updates = self._updates_read = 0

@@ -6,13 +6,13 @@ import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from dcem_lab.runs import Run
-from dcem_lab.runs.state import Restorable
+from dcem_lab.runs.state import HasStateDict, Restorable
 
 
-class Agent(Protocol):
+class Agent(HasStateDict, Protocol):
     """What the loop knows of an agent."""
 
     def step(self) -> None:
@@ -21,21 +21,13 @@ class Agent(Protocol):
     def metrics(self) -> dict[str, float]:
         """What to log of the steps since the last reading. Waits for the device."""
 
-    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class Kept(Protocol):
+class Kept(HasStateDict, Protocol):
     """What keeps the weights of the best evaluation."""
 
     score: float
 
     def keep_if_best(self, score: float) -> bool: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -178,7 +178,7 @@ def test_offline_learning_goes_on_from_its_state() -> None:
     other.load_state_dict(copy.deepcopy(one.state_dict()))
     for agent in (one, other):
         agent.step()
-        assert agent.learners["decoder"].updates == 6
+        assert agent["decoder"].updates == 6
     for a, b in zip(one.decoder.parameters(), other.decoder.parameters(), strict=True):
         assert torch.equal(a, b)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from dcem import MPC, Decoder, embedding_loss
-from dcem.backward import MODES, Unroll, by_name
+from dcem import Decoder, embedding_loss
+from dcem.backward import MODES, by_name
 from dcem.control.decoder import ACTIVATIONS
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
@@ -74,10 +74,6 @@ class DecoderConfig(Settings):
                 state_dim=model.state_dim if self.conditioned else 0,
             )
 
-    def mode(self, iterations: int) -> Unroll:
-        """How to differentiate plans of so many iterations."""
-        return by_name(self.backward, self.kept, iterations)
-
 
 class DecoderLearner(Fit):
     """Minimises what the model says that plans cost, C_θ(ẑ), over the decoder's weights θ and nothing else.
@@ -109,22 +105,10 @@ class DecoderLearner(Fit):
         self.decoder, self.model, self.replay, self.config = decoder, model, replay, config
         self._n_starts = round(config.start_share * config.states)
         self._imagination = FrozenRollout(model, dtype=DTYPES[planner.dtype])
-        self._mpc = MPC(
-            self._imagination,
-            planner.horizon,
-            solver=planner.solver(),
-            decoder=decoder,
-            backward=config.mode(planner.iterations),
-        ).to(next(decoder.parameters()).device)
-        super().__init__(
-            decoder,
-            lr=config.lr,
-            eps=1e-8,
-            clip=config.clip,
-            decay=config.average,
-            updates_per_step=config.updates_per_step,
-            generator=generator,
+        self._mpc = planner.mpc(
+            model, self._imagination, decoder, by_name(config.backward, config.kept, planner.iterations)
         )
+        super().__init__(decoder, config, generator)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         self._imagination.refresh()

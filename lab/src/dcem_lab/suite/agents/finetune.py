@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from dcem import Decoder, capture
+from dcem.backward import by_name
 from dcem_lab.suite.agents.experience import Gatherer
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
 from dcem_lab.suite.agents.planner import PlannerConfig
@@ -75,9 +76,8 @@ class Finetuner:
         self._play, self._learn = (
             Generator(self.device).manual_seed(drawn) for drawn in (play_seed, learn_seed)
         )
-        self.policy = Policy(
-            model, decoder, planner, config.mode(planner.iterations), config.std, config.learn_std
-        )
+        backward = by_name(config.backward, config.kept, planner.iterations)
+        self.policy = Policy(model, decoder, planner, backward, config.std, config.learn_std)
         self.critic = Critic(
             model.state_dim, config.gamma, config.value_width, Generator().manual_seed(value_seed)
         ).to(self.device)

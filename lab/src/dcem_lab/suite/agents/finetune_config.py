@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dcem.backward import MODES, Unroll, by_name
+from dcem.backward import MODES
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.policy import PARTS
@@ -71,7 +71,3 @@ class FinetuneConfig(Settings):
         fitted = {"reward", "transition"} & set(self.parts)
         require(not self.likelihood or bool(fitted), "likelihood", self.likelihood,
                 "0 where parts have neither reward nor transition")  # fmt: skip
-
-    def mode(self, iterations: int) -> Unroll:
-        """How to differentiate plans of so many iterations."""
-        return by_name(self.backward, self.kept, iterations)

@@ -49,15 +49,7 @@ class ModelLearner(Fit):
     def __init__(
         self, model: RSSM, replay: ReplayBuffer, config: LearningConfig, generator: Generator
     ) -> None:
-        super().__init__(
-            model,
-            lr=config.lr,
-            eps=config.eps,
-            clip=config.clip,
-            decay=config.average,
-            updates_per_step=config.updates_per_step,
-            generator=generator,
-        )
+        super().__init__(model, config, generator, config.eps)
         self.model, self.replay, self.config = model, replay, config
         self.average.normalizer = model.normalizer
 

@@ -12,8 +12,10 @@ from dcem_lab.suite.agents.decoder_learner import DecoderLearner
 from dcem_lab.training.learners import Learners
 
 
-class Offline:
+class Offline(Learners):
     """A decoder learned without an environment, as `dcem_lab.suite.agents.build_offline` puts it together.
+
+    A step is as many updates as an agent does in a step of its environments.
 
     Args:
         learner: of the decoder, on a model and a replay buffer that stay as they are.
@@ -22,20 +24,12 @@ class Offline:
     """
 
     def __init__(self, learner: DecoderLearner, given: str) -> None:
-        self.model, self.decoder = learner.model, learner.average
-        self.learners, self._given = Learners({"decoder": learner}, learner.replay.device), given
-
-    def step(self) -> None:
-        """As many updates as an agent does in a step of its environments."""
-        self.learners.step()
-
-    def metrics(self) -> dict[str, float]:
-        """Of the decoder's learner."""
-        return self.learners.metrics()
+        super().__init__({"decoder": learner}, learner.replay.device)
+        self.model, self.decoder, self._given = learner.model, learner.average, given
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, and what tells whether the rest is still the same."""
-        return {"given": self._given, "learners": self.learners.state_dict()}
+        return {"given": self._given, "learners": super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, bit for bit, on the model and the replay buffer it was made with."""
@@ -44,7 +38,7 @@ class Offline:
                 "model and replay must be those the run began with, got others: "
                 "the source has changed since then"
             )
-        self.learners.load_state_dict(state["learners"])
+        super().load_state_dict(state["learners"])
 
 
 def digest(tensors: dict[str, Tensor]) -> str:

@@ -2,16 +2,19 @@
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from dcem import DCEM, MPC, Decoder, Gaussian, capture
+from dcem.backward import Unroll
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, fused_rollout
 
+_UNROLL = Unroll()
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -41,6 +44,20 @@ class PlannerConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.elites <= self.samples, "elites", self.elites, f"from 1 to samples={self.samples}")
+
+    def mpc(
+        self, model: RSSM, imagination: Any, decoder: Decoder | None = None, backward: Unroll = _UNROLL
+    ) -> MPC:
+        """The search over what the model, or another way to imagine the same, says about actions."""
+        mpc = MPC(
+            imagination,
+            self.horizon,
+            solver=self.solver(),
+            decoder=decoder,
+            action_dim=model.action_dim,
+            backward=backward,
+        )
+        return mpc.to(next(model.parameters()).device)
 
     def solver(self) -> DCEM:
         """The search."""
@@ -84,13 +101,8 @@ class Planner:
         dtype = DTYPES[config.dtype] if half else weight.dtype
         self._imagination = fused_rollout(model, dtype) or _Imagination(model, dtype)
         self.decoder = decoder
-        self._mpc = MPC(
-            self._imagination,
-            config.horizon,
-            solver=config.solver(),
-            decoder=copy.deepcopy(decoder).requires_grad_(False) if decoder is not None else None,
-            action_dim=model.action_dim,
-        ).to(weight.device)
+        held = copy.deepcopy(decoder).requires_grad_(False) if decoder is not None else None
+        self._mpc = config.mpc(model, self._imagination, held)
         self._generator = generator
         self._plan = capture(self._solve, generator=generator)
 
