@@ -79,6 +79,11 @@ def test_the_owner_may_plan_as_much_as_they_like(forge: Forge) -> None:
     assert load(folder, samples=10**9).planner.samples == 10**9
 
 
+def test_without_its_decoder_it_plans_as_much_as_full_cem(tmp_path: Path) -> None:
+    planner = load(make_run(tmp_path / "run", latent=True), full_space=True, elites=200).planner
+    assert planner == PlannerConfig(elites=200, horizon=3)  # though it has 30 samples with its decoder
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [

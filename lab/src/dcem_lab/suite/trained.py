@@ -220,17 +220,16 @@ def _put_together(
     task, repeat = description["task"], description["action_repeat"]
     trust.check_task(task, repeat)
     asked, settings = description["planner"], description["decoder"]
-    planner = trust.from_json(PlannerConfig, asked, "planner", changes)
-    trust.check_planner(asked, changes)
-    model = _model(trust.from_json(RSSMConfig, description["model"], "model"), weights["model"])
     if full_space:
         if settings is None:
             raise ValueError(
                 f"full_space must be left out for {name}: it is for latent controllers, "
                 "and this one has no decoder"
             )
-        planner = PlannerConfig(**{"horizon": planner.horizon, "dtype": planner.dtype, **changes})
-        settings = None
+        asked, settings = {key: asked[key] for key in ("horizon", "dtype") if key in asked}, None
+    planner = trust.from_json(PlannerConfig, asked, "planner", changes)
+    trust.check_planner(asked, changes)
+    model = _model(trust.from_json(RSSMConfig, description["model"], "model"), weights["model"])
     if settings is None:
         return Trained(task, repeat, planner, model)
     trust.check_decoder(settings, weights["decoder"], model)
