@@ -66,8 +66,8 @@ def ship(
     Of a finished grid it is, for each latent dimension d, the one with the best validation cost at τ, which
     is 1 unless given, under the name with -d behind it.
     """
-    record, last = read_record(run_folder), read_records(Path(run_folder) / LOG)[-1]
-    config, grid = record["config"], record["experiment"] == "cartpole-grid"
+    config, last = read_record(run_folder)["config"], read_records(Path(run_folder) / LOG)[-1]
+    grid = "taus" in config
     taus = config["taus"] if grid else [config["tau"]]
     tau = tau if tau is not None else 1.0 if grid else taus[0]
     if tau not in taus:
