@@ -21,7 +21,7 @@ from rows import origin, put
 from dcem.backward import MODES, by_name
 from dcem_lab.suite.agents.policy import Policy
 from dcem_lab.suite.online import choose_device
-from dcem_lab.suite.source import load_source
+from dcem_lab.suite.trained import load
 
 SPACES = {"latent": "cheetah-run-dcem", "full": "cheetah-run"}
 KEPT = 0.2  # of the iterations that truncate differentiates, of the samples that prune does
@@ -31,7 +31,7 @@ STATES, REPEATS = 32, 10
 def cases(spaces: list[str], tiny: bool) -> Iterator[tuple[dict[str, Any], Policy]]:
     """What is measured, and the policy to measure."""
     for space in spaces:
-        source = load_source(SPACES[space])
+        source = load(SPACES[space])
         parts = ("decoder", "reward") if source.decoder is not None else ("reward",)
         planner = replace(source.planner, tau=1.0)
         if tiny:

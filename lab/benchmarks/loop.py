@@ -12,35 +12,36 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from rows import origin, put
 
-from dcem_lab.suite.agents import Planet
+from dcem_lab.suite.agents import Beginning, build
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.planet import PRESETS, Config, choose_device, environment
+from dcem_lab.suite.online import choose_device, training_device
+from dcem_lab.suite.planet import PRESETS, Config, environment
+from dcem_lab.suite.rssm import RSSM
 
 PARTS = ("plan", "update", "env", "record")
 
 
 def measure(config: Config, steps: int, warmup: int) -> dict[str, float]:
     """Milliseconds of each part and of a whole step, and environment steps a second."""
-    device = choose_device(config.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    with closing(ParallelEnv(environment(config), config.n_envs, config.n_workers)) as envs:
-        agent = Planet(envs, config.agent, config.seed, device)
-        while agent.collector.episodes < config.seed_episodes:
+    device, loop = training_device(config.device), config.loop
+    with closing(ParallelEnv(environment(config), loop.n_envs, loop.n_workers)) as envs:
+        sizes = envs.single_observation_space.shape[0], envs.single_action_space.shape[0]
+        begin = Beginning(RSSM(*sizes, config.world_model))
+        agent = build(envs, config.agent, begin, config.seed, device)
+        while agent.collector.episodes < config.collecting.seed_episodes:
             agent.step()
         for _ in range(warmup):
             agent.step()
-        agent.stopwatch.read()
+        agent.learners.stopwatch.read()
         start = time.perf_counter()
         for _ in range(steps):
             agent.step()
-        parts = agent.stopwatch.read()
+        parts = agent.learners.stopwatch.read()
         step = 1000 * (time.perf_counter() - start) / steps
     with closing(environment(config)()) as probe:
-        rate = 1000 * config.n_envs * probe.action_repeat / step
+        rate = 1000 * loop.n_envs * probe.action_repeat / step
     return {**{part: parts.get(part, 0.0) for part in PARTS}, "step": step, "env_steps_per_s": rate}
 
 
@@ -56,12 +57,12 @@ def main() -> None:
     given = parser.parse_args()
     config = replace(Config(**PRESETS[given.preset]), task=given.task)
     figures = measure(config, given.steps, given.warmup)
-    print(f"{given.task}, {given.preset}, {config.n_envs} environments, {choose_device(config.device)}")
+    print(f"{given.task}, {given.preset}, {config.loop.n_envs} environments, {choose_device(config.device)}")
     for part in PARTS:
         print(f"{part:8} {figures[part]:8.2f} ms {figures[part] / figures['step']:6.0%}")
     print(f"step     {figures['step']:8.2f} ms, {figures['env_steps_per_s']:.0f} environment steps a second")
     if given.output:
-        row = {"preset": given.preset, "task": given.task, "n_envs": config.n_envs, **figures}
+        row = {"preset": given.preset, "task": given.task, "n_envs": config.loop.n_envs, **figures}
         put(given.output, [row | origin(choose_device(config.device))], same=("preset", "task", "device"))
 
 

@@ -27,7 +27,7 @@ from dcem_lab.suite.agents import PlannerConfig
 from dcem_lab.suite.agents.planner import Planner
 from dcem_lab.suite.online import choose_device
 from dcem_lab.suite.results import CONTROLLERS
-from dcem_lab.suite.source import Source, load_source
+from dcem_lab.suite.trained import Trained, load
 
 STATES = (1, 16)
 FEW = {"100": 10, "100-T5": 5}  # iterations with 100 samples: of the paper's latent plan, and of ours
@@ -35,12 +35,12 @@ WARMUP, REPEATS = 1, 3  # calls before, and at least
 SECONDS = {"cpu": 15.0, "cuda": 1.0}  # for more of them
 
 
-def controllers(names: list[str]) -> Iterator[tuple[str, str, Source, PlannerConfig]]:
+def controllers(names: list[str]) -> Iterator[tuple[str, str, Trained, PlannerConfig]]:
     """Name of the weights, name of the controller, the controller, and how it plans."""
     for weights in names:
         experiment = pretrained.load(weights)[0].get("experiment")
         if experiment in CONTROLLERS:
-            controller, source = CONTROLLERS[experiment], load_source(weights)
+            controller, source = CONTROLLERS[experiment], load(weights)
             yield weights, controller, source, source.planner
             for name, iterations in FEW.items() if source.decoder is None else ():
                 few = replace(source.planner, samples=100, elites=10, iterations=iterations)
@@ -48,7 +48,7 @@ def controllers(names: list[str]) -> Iterator[tuple[str, str, Source, PlannerCon
 
 
 @torch.no_grad()
-def milliseconds(source: Source, config: PlannerConfig, states: int, device: torch.device) -> float:
+def milliseconds(source: Trained, config: PlannerConfig, states: int, device: torch.device) -> float:
     """Of one decision, the median."""
     model, decoder = source.model.to(device), source.decoder
     generator = Generator(device).manual_seed(0)

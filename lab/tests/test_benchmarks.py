@@ -52,7 +52,7 @@ def test_full_plans_are_measured_with_fewer_samples_too(script):
 def test_a_longer_plan_takes_longer(script, monkeypatch):
     planning = script("planning")
     monkeypatch.setattr(planning, "SECONDS", {"cpu": 0.0})
-    source = planning.load_source("cheetah-run")
+    source = planning.load("cheetah-run")
     short, long = (
         planning.milliseconds(source, PlannerConfig(20, 4, iterations, horizon=4), 1, torch.device("cpu"))
         for iterations in (1, 20)

@@ -1,6 +1,7 @@
 """What nobody would do on purpose: every step of the pipeline ends in a clear error or a sane answer."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -166,8 +167,9 @@ class Odd(Plane):
 def train(folder, monkeypatch, reward, observation=lambda x: x, **changes: object) -> list[dict[str, float]]:
     """A tiny agent on such an environment; returns its log."""
     monkeypatch.setattr(planet, "make_env", lambda *_, **options: Odd(reward, observation, **options))
-    budget = {"env_steps": 120, "eval_every": 120, "seed_episodes": 1, "log_every": 10}
-    config = planet.Config(**{**planet.PRESETS["tiny"], **budget, **changes})
+    config = planet.Config(**{**planet.PRESETS["tiny"], **changes})
+    loop = replace(config.loop, env_steps=120, eval_every=120, log_every=10)
+    config = replace(config, loop=loop, collecting=replace(config.collecting, seed_episodes=1))
     with Run(folder, config, tensorboard=False, bar=False) as run:
         planet.run(config, run)
     return read_records(folder / "log.jsonl")

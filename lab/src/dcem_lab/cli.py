@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "play episodes with a trained controller: statistics and a CSV",
     ),
     "play": ("play", "film a trained controller"),
+    "ship": ("ship", "keep the weights of a run under a name"),
     "export": ("export", "keep a run's training curve and record under results/"),
     "report": (
         "report",

@@ -31,6 +31,12 @@ def available(folder: Path | str = FOLDER) -> list[str]:
     return sorted(_manifest(Path(folder)))
 
 
+def describe(name: str, folder: Path | str = FOLDER) -> dict[str, Any]:
+    """The config saved under a name, without its weights; empty for a name that is not there."""
+    config = _manifest(Path(folder)).get(name, {}).get("config", {})
+    return config if isinstance(config, dict) else {}
+
+
 def load(name: str, folder: Path | str = FOLDER) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The config and the state dict (on the CPU) saved under a name, refused when a byte of them has changed.
 
@@ -68,6 +74,7 @@ def save(
         raise PretrainedError(f"config must hold JSON values: {error}") from error
     folder = Path(folder)
     manifest = _manifest(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.safetensors"
     entry = {"tensors": write_tensors(path, dict(state)), "config": plain}
     write_bytes(folder / _MANIFEST, seal({"weights": dict(sorted({**manifest, name: entry}.items()))}))

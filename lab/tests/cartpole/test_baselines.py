@@ -126,20 +126,19 @@ def test_an_interrupted_run_is_exported_as_far_as_it_came(grid_run, tmp_path):
 def test_the_best_of_a_grid_ships_by_name(grid_run, tmp_path):
     shipped.ship(grid_run, folder=tmp_path)
     assert pretrained.available(tmp_path) == ["cartpole-2", "cartpole-3"]
-    controller = shipped.load("cartpole-2", tmp_path)
+    info, _ = pretrained.load("cartpole-2", tmp_path)
     last = json.loads((grid_run / "log.jsonl").read_text().splitlines()[-1])
     costs = [last[f"d2-tau1-seed{seed}/best_cost"] for seed in (0, 1)]
-    assert controller.info["validation_cost"] == min(costs)
-    assert controller.info["member"]["seed"] == costs.index(min(costs))
-    assert controller.controller()(train.validation_states(2)).actions.shape == (2, 20, 1)
+    assert info["validation_cost"] == min(costs)
+    assert info["member"]["seed"] == costs.index(min(costs))
+    assert shipped.load("cartpole-2", tmp_path)(train.validation_states(2)).actions.shape == (2, 20, 1)
 
 
 @pytest.mark.parametrize(("dim", "at_most"), [(2, -10.3), (8, -10.5), (16, -10.4)])
 def test_what_ships_plans_well(dim, at_most):
     """With noise of its own, on the validation states, at the cost of 1,000 sampled trajectories."""
-    controller = shipped.load(f"cartpole-{dim}")
-    assert controller.decoder.latent_dim == dim and controller.tau == 1
-    mpc = controller.controller()
+    mpc = shipped.load(f"cartpole-{dim}")
+    assert mpc.decoder.latent_dim == dim and mpc.solver.tau == 1
     assert mpc.solver.n_samples * mpc.solver.n_iters == 1000
     with torch.no_grad():
         cost = planned_cost(mpc)(train.validation_states(), torch.Generator().manual_seed(0))

@@ -17,7 +17,7 @@ imageio = pytest.importorskip("imageio")
 
 
 def test_a_side_shows_what_its_plan_does():
-    mpc = find("cartpole-2").controller()
+    mpc = find("cartpole-2")
     states = hanging_states(3, torch.Generator().manual_seed(0))
     assert states.shape == (3, 5) and (states[:, 2] < 0).all()
     side = carry_out("embedded", mpc, states, torch.Generator().manual_seed(1))

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dcem_lab import cli
+from dcem_lab import cli, pretrained
 from dcem_lab.commands import evaluate as command
 from dcem_lab.commands import exits
 from dcem_lab.suite import evaluate
 from dcem_lab.suite.agents import PlannerConfig
 from dcem_lab.suite.results import Row, controller_of
+from dcem_lab.suite.trained import load
 from toy.controlled import make_run
 
 PLANNER = PlannerConfig(samples=4, elites=2, iterations=1, horizon=2)
@@ -80,9 +81,9 @@ def test_the_last_weights_need_a_name_in_the_table(
     )
     assert not table.exists()
 
-    evaluate.ship(latent, "pendulum", tmp_path)
-    load = evaluate.pretrained.load
-    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    load(latent).ship("pendulum", tmp_path)
+    read = pretrained.load
+    monkeypatch.setattr(pretrained, "load", lambda name: read(name, tmp_path))
     assert exit_code("eval", latent, *words) == exits.DONE
     assert exit_code("eval", latent, *words, "--snapshot", "last", "--controller", "late") == exits.DONE
     assert exit_code("eval", "pendulum", *words, "--controller", "shipped") == exits.DONE
@@ -96,8 +97,8 @@ def test_the_last_weights_need_a_name_in_the_table(
 
 
 def test_a_fine_tuned_controller_is_named_by_how_it_plans(latent: Path, full: Path) -> None:
-    assert controller_of(latent) == "latent-dcem-ppo"
-    assert controller_of(full) == "full-cem-ppo"
+    assert controller_of(load(latent)) == "latent-dcem-ppo"
+    assert controller_of(load(full)) == "full-cem-ppo"
 
 
 @pytest.mark.usefixtures("no_episodes")
@@ -170,3 +171,66 @@ def test_what_is_kept_has_a_name_and_no_path(
 def test_names_of_variants_have_capitals(full: Path, tmp_path: Path) -> None:
     assert exit_code("export", full, "--name", "pendulum-T5-tau0.2", "--results", tmp_path) == exits.DONE
     assert (tmp_path / "ppo" / "pendulum-T5-tau0.2" / "seed0" / "curve.csv").exists()
+
+
+HEADER = ",".join(Row._fields)
+
+
+def write_table(path: Path, *rows: str) -> Path:
+    """Rows of task, controller, run and return, with a record each."""
+    lines = [f"{','.join(row.split()[:3])},4,1,5,{row.split()[3]}" for row in rows]
+    path.write_text("\n".join([HEADER, *lines]) + "\n")
+    records = {" ".join(row.split()[:3]): {"from": path.stem} for row in rows}
+    path.with_suffix(".json").write_text(json.dumps(records))
+    return path
+
+
+def in_table(path: Path) -> dict[str, str]:
+    """Returns by task, controller and run."""
+    header, *lines = path.read_text().splitlines()
+    assert header == HEADER
+    return {" ".join(line.split(",")[:3]): line.split(",")[-1] for line in lines}
+
+
+@pytest.mark.usefixtures("no_episodes")
+def test_tables_are_merged_and_controllers_renamed(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "ours.csv", "a cem x 1.0", "a cem y 2.0", "b dcem x 3.0")
+    other = write_table(tmp_path / "theirs.csv", "a cem y 4.0", "c dcem z 5.0")
+    words = ["--merge", other, "--rename", "dcem", "latent-dcem"]
+    assert exit_code("eval", "--table", table, *words) == exits.DONE
+    merged = {"a cem x": "1.0", "a cem y": "4.0", "b latent-dcem x": "3.0", "c latent-dcem z": "5.0"}
+    assert in_table(table) == merged
+    origins = ["ours", "theirs", "ours", "theirs"]
+    records = json.loads(table.with_suffix(".json").read_text())
+    assert records == {name: {"from": origin} for name, origin in zip(merged, origins, strict=True)}
+    assert in_table(other) == {"a cem y": "4.0", "c dcem z": "5.0"}
+
+
+@pytest.mark.usefixtures("no_episodes")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rename", "cem", "dcem"], "must have no controller 'dcem' yet for a and x"),
+        (["--rename", "mpc", "x"], "must have a controller 'mpc' to rename, but it has none"),
+        (["--merge", "nothing.csv"], "nothing.csv must be a table to merge, but it is not there"),
+        (["--merge", "other.csv", "--seed", "3"], "need --table, and nothing else, got also --seed"),
+        (["cheetah-run", "--merge", "other.csv"], "need --table, and nothing else, got also cheetah-run"),
+    ],
+)
+def test_a_table_is_left_alone_where_it_cannot_be_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    table = write_table(tmp_path / "ours.csv", "a cem x 1.0", "a dcem x 2.0")
+    before = table.read_bytes(), table.with_suffix(".json").read_bytes()
+    assert exit_code("eval", *words, "--table", table) == exits.USAGE
+    assert message in capsys.readouterr().err
+    assert (table.read_bytes(), table.with_suffix(".json").read_bytes()) == before
+
+
+def test_something_to_play_or_to_edit_is_needed(capsys: pytest.CaptureFixture) -> None:
+    assert exit_code("eval") == exits.USAGE
+    assert "name a run folder, or weights that ship" in capsys.readouterr().err
+    assert exit_code("eval", "--merge", "x.csv") == exits.USAGE
+    assert "--merge and --rename need --table" in capsys.readouterr().err

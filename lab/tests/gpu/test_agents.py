@@ -1,7 +1,6 @@
 """The agent with everything captured."""
 
 import copy
-import functools
 from dataclasses import replace
 
 import pytest
@@ -9,25 +8,16 @@ import torch
 from torch import Generator
 
 from dcem import Decoder
-from dcem_lab.suite.agents import Learner, Planet, PlanetConfig, Planner, PlannerConfig
-from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.agents import LearningConfig, ModelLearner, Planet, Planner, PlannerConfig
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from toy.environment import Plane
+from toy.agent import make_planet
 
 pytestmark = pytest.mark.gpu
 
 MODEL = RSSMConfig(hidden=128, width=136, distance=4, normalize=True, members=2, pessimism=0.5)
-CONFIG = PlanetConfig(
-    model=MODEL,
-    planner=PlannerConfig(samples=64, elites=8, iterations=3, horizon=4, dtype="float16"),
-    batch=16,
-    length=8,
-    seed_episodes=4,
-    replay_steps=2000,
-    average=0.9,
-    updates_per_step=1.5,
-)
+PLANNER = PlannerConfig(samples=64, elites=8, iterations=3, horizon=4, dtype="float16")
+LEARNING = LearningConfig(batch=16, length=8, average=0.9, updates_per_step=1.5)
 
 
 @pytest.mark.parametrize("samples", [64, 1000])
@@ -37,7 +27,7 @@ def test_a_captured_plan_equals_that_of_the_processor(dtype: str, samples: int, 
     """Whichever precision and kernels, also after the weights have changed."""
     model = RSSM(5, 2, MODEL, Generator().manual_seed(0))
     decoder = Decoder(3, 4, 2, hidden=(32,)) if latent else None
-    config = replace(CONFIG.planner, samples=samples, iterations=2, dtype=dtype, tau=float(latent))
+    config = replace(PLANNER, samples=samples, iterations=2, dtype=dtype, tau=float(latent))
     reference = Planner(model, config, decoder)
     model_there, decoder_there = copy.deepcopy(model).cuda(), copy.deepcopy(decoder)
     if decoder_there is not None:
@@ -67,7 +57,9 @@ def test_captured_updates_learn_what_eager_ones_do() -> None:
             following = 0.9 * x + 0.1 * u.repeat(1, 3)[:, :5]
             replay.add(x, u, following.sum(-1), following, torch.zeros(4, dtype=torch.bool))
             x = following
-        learner = Learner(RSSM(5, 2, MODEL, Generator().manual_seed(0)).cuda(), replay, CONFIG, generator)
+        learner = ModelLearner(
+            RSSM(5, 2, MODEL, Generator().manual_seed(0)).cuda(), replay, LEARNING, generator
+        )
         for _ in range(300):
             if captured:
                 learner.update()
@@ -75,26 +67,29 @@ def test_captured_updates_learn_what_eager_ones_do() -> None:
                 with torch.no_grad():
                     learner._update()
                 learner.updates += 1
-        learner.read()
+        learner.metrics()
         learner.update()
-        losses.append(learner.read()["loss"])
+        losses.append(learner.metrics()["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=0.3, abs=0.3)
 
 
 def test_the_agent_runs_and_goes_on_from_its_state() -> None:
     def make() -> Planet:
-        return Planet(ParallelEnv(functools.partial(Plane, 10), 4), CONFIG, seed=0, device="cuda")
+        return make_planet(
+            model=MODEL, planner=PLANNER, learning=LEARNING, envs=4, episode=10, device="cuda",
+            seed_episodes=4, replay_steps=2000,
+        )  # fmt: skip
 
     agent = make()
     for _ in range(60):
         agent.step()
-    figures = agent.learner.read()
-    assert agent.learner.updates == 75
+    figures = agent.learners["model"].metrics()
+    assert agent.learners["model"].updates == 75
     assert all(abs(value) < 1e4 for value in figures.values())
-    assert {"plan", "update", "env", "record"} <= agent.stopwatch.read().keys()
+    assert {"plan", "update", "env", "record"} <= agent.learners.stopwatch.read().keys()
     other = make()
     other.load_state_dict(agent.state_dict())
     for _ in range(20):
         other.step()
-    assert other.learner.updates == 105
+    assert other.learners["model"].updates == 105
     assert all(p.isfinite().all() for p in other.model.parameters())

@@ -1,7 +1,6 @@
 """The decoder's update with everything captured."""
 
 import copy
-import functools
 from dataclasses import replace
 
 import pytest
@@ -9,12 +8,11 @@ import torch
 from torch import Generator
 
 from dcem.control.rollout import rollout
-from dcem_lab.suite.agents import DecoderConfig, DecoderLearner, Planet, PlanetConfig, PlannerConfig
-from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.agents import DecoderConfig, DecoderLearner, Planet, PlannerConfig
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, StepByStep
-from toy.environment import Plane
+from toy.agent import make_planet
 
 pytestmark = pytest.mark.gpu
 
@@ -85,7 +83,7 @@ def test_a_captured_update_in_half_precision_sees_the_model_change() -> None:
     def cost() -> float:
         for _ in range(10):
             learner.update()
-        return learner.read()["cost"]
+        return learner.metrics()["cost"]
 
     cost()
     before = cost()
@@ -119,30 +117,26 @@ def test_captured_updates_learn_what_eager_ones_do(backward: str) -> None:
                 learner.updates += 1
         assert all((a != b).any() for a, b in zip(decoder.parameters(), before.parameters(), strict=True))
         learners.append(learner)
-    costs = [learner.read()["cost"] for learner in learners]
+    costs = [learner.metrics()["cost"] for learner in learners]
     assert costs[0] == pytest.approx(costs[1], rel=0.2, abs=0.02)
 
 
 def test_the_agent_runs_and_goes_on_from_its_state() -> None:
-    config = PlanetConfig(
-        model=MODEL, planner=replace(PLANNER, dtype="float16"), batch=8, length=8, seed_episodes=4,
-        replay_steps=2000, average=0.9,
-    )  # fmt: skip
-
     def make() -> Planet:
-        envs = ParallelEnv(functools.partial(Plane, 10), 4)
-        return Planet(envs, config, seed=0, device="cuda", decoder=replace(DECODER, updates_per_step=0.5))
+        return make_planet(
+            model=MODEL, planner=replace(PLANNER, dtype="float16"),
+            decoder=replace(DECODER, updates_per_step=0.5), envs=4, episode=10, device="cuda",
+            batch=8, length=8, seed_episodes=4, replay_steps=2000,
+        )  # fmt: skip
 
     agent = make()
     for _ in range(60):
         agent.step()
-    assert agent.decoder_learner is not None
-    assert agent.decoder_learner.updates == 25
-    assert all(abs(value) < 1e4 for value in agent.decoder_learner.read().values())
+    assert agent.learners["decoder"].updates == 25
+    assert all(abs(value) < 1e4 for value in agent.learners["decoder"].metrics().values())
     other = make()
     other.load_state_dict(agent.state_dict())
     for _ in range(20):
         other.step()
-    assert other.decoder_learner is not None
-    assert other.decoder_learner.updates == 35
+    assert other.learners["decoder"].updates == 35
     assert all(p.isfinite().all() for p in other.decoder.parameters())

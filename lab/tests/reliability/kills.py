@@ -10,6 +10,7 @@ import random
 import signal
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ def measure(count: int, folder: Path) -> Outcome:
 
 def measure_planet(count: int, folder: Path) -> Outcome:
     """The same for the agent with its replay buffer and its environments in mid-episode."""
-    return kill("planet", tiny("planet", env_steps=2_000, eval_every=2_000, save_every=0.2), count, folder)
+    loop = replace(tiny("planet").loop, env_steps=2_000, eval_every=2_000, save_every=0.2)
+    return kill("planet", tiny("planet", loop=loop), count, folder)
 
 
 def kill(experiment: str, config: Any, count: int, folder: Path) -> Outcome:

@@ -5,33 +5,37 @@ from __future__ import annotations
 import csv
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from dcem_lab import cli
+from dcem_lab import cli, pretrained
 from dcem_lab.commands import exits
 from dcem_lab.runs import load_checkpoint, read_records
 from dcem_lab.suite import embed, evaluate, planet
 from dcem_lab.suite.agents import Planet, PlannerConfig
 from dcem_lab.suite.online import SELECTION_SEED
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.snapshots import Snapshots
-from dcem_lab.suite.source import Pieces, load_source
+from dcem_lab.suite.trained import Trained, load
 from toy.killed import train_until_killed
 
 CPU = torch.device("cpu")
-SHORT = ["preset=tiny", "env_steps=300", "eval_every=150", "tensorboard=false"]
+SHORT = ["preset=tiny", "loop.env_steps=300", "loop.eval_every=150", "tensorboard=false"]
 
 
 @pytest.fixture(scope="module")
 def phase1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # The comma and the equals sign are as in folders that `dcem train` names itself.
     folder = tmp_path_factory.mktemp("planet") / "tiny,task=Pendulum-v1"
-    words = ["preset=tiny", "task=Pendulum-v1", "env_steps=500", "eval_every=500", "tensorboard=false"]
+    words = [
+        "preset=tiny",
+        "task=Pendulum-v1",
+        "loop.env_steps=500",
+        "loop.eval_every=500",
+        "tensorboard=false",
+    ]
     assert cli.main(["train", "planet", *words, f"run_dir={folder}"]) == exits.DONE
     return folder
 
@@ -55,7 +59,7 @@ def figures(folder: Path) -> list[dict[str, float]]:
 
 
 def weights(folder: Path, snapshot: str = "last") -> list[torch.Tensor]:
-    source = load_source(folder, snapshot)
+    source = load(folder, snapshot)
     assert source.decoder is not None
     return [*source.model.parameters(), *source.decoder.parameters()]
 
@@ -109,7 +113,7 @@ def test_eval_sharpens_its_search(trained: Path, tmp_path: Path, capsys: pytest.
     assert record["planner"]["tau"] == 0.0 != evaluate.load(trained, CPU).planner.tau
     capsys.readouterr()
     assert cli.main(["eval", str(trained), "--tau", "-1"]) == exits.USAGE
-    assert "tau must not be negative, got -1.0" in capsys.readouterr().err
+    assert "tau must be at least 0, got -1.0" in capsys.readouterr().err
 
 
 def test_eval_plays_its_model_without_the_decoder(trained: Path, tmp_path: Path) -> None:
@@ -137,14 +141,14 @@ def test_what_is_kept_of_a_run_has_what_plans_cost(trained: Path, tmp_path: Path
 def test_shipped_weights_play_like_the_run_they_came_from(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluate.ship(trained, "pendulum-dcem", tmp_path)
-    load = evaluate.pretrained.load
-    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    load(trained).ship("pendulum-dcem", tmp_path)
+    read = pretrained.load
+    monkeypatch.setattr(pretrained, "load", lambda name: read(name, tmp_path))
     both = [evaluate.load(what, CPU) for what in (trained, "pendulum-dcem")]
     assert both[0].planner == both[1].planner
     ours, theirs = (list(evaluate.play(what, episodes=2, seed=0, n_envs=2)) for what in both)
     assert ours == theirs
-    source = load_source("pendulum-dcem")
+    source = load("pendulum-dcem")
     assert source.task == "Pendulum-v1"
     assert source.replay is None
     assert source.decoder is not None
@@ -152,21 +156,21 @@ def test_shipped_weights_play_like_the_run_they_came_from(
 
 
 def test_a_source_is_what_was_trained(phase1: Path, trained: Path) -> None:
-    first, second = load_source(phase1), load_source(trained)
+    first, second = load(phase1), load(trained)
     assert first.decoder is None
     assert first.planner == planet.PRESETS["tiny"]["evaluation"]
     assert second.planner == embed.PRESETS["tiny"]["planner"]
     assert first.replay is not None
     assert second.replay is not None
     assert int(second.replay["written"].sum()) > int(first.replay["written"].sum())
-    average = load_checkpoint(phase1).tree["objects"]["agent"]["learner"]["average"]
+    average = load_checkpoint(phase1).tree["objects"]["agent"]["learners"]["model"]["average"]
     assert all(torch.equal(x, average[name]) for name, x in first.model.state_dict().items())
 
 
 def test_offline_learns_a_decoder_and_nothing_else(phase1: Path, tmp_path: Path) -> None:
     words = ["offline=true", "planner.iterations=3", "decoder.backward=prune", "pessimism=2.0"]
-    assert train(phase1, tmp_path, *words, "env_steps=20", "eval_every=20") == exits.DONE
-    source, before = load_source(tmp_path), load_source(phase1)
+    assert train(phase1, tmp_path, *words, "loop.env_steps=20", "loop.eval_every=20") == exits.DONE
+    source, before = load(tmp_path), load(phase1)
     assert all(map(torch.equal, source.model.parameters(), before.model.parameters()))
     assert (source.planner.iterations, source.model.config.pessimism) == (3, 2.0)
     assert read_records(tmp_path / "log.jsonl")[-1]["decoder/updates"] == 10
@@ -175,9 +179,8 @@ def test_offline_learns_a_decoder_and_nothing_else(phase1: Path, tmp_path: Path)
 @pytest.mark.parametrize("keep_model", [True, False])
 @pytest.mark.parametrize("keep_replay", [True, False])
 def test_model_and_statistics_are_kept_or_not(phase1: Path, keep_model: bool, keep_replay: bool) -> None:
-    source = load_source(phase1)
+    source = load(phase1)
     config = embed.Config(keep_model=keep_model, keep_replay=keep_replay, pessimism=3.0)
-    source = replace(source, pieces=replace(source.pieces, model=replace(source.pieces.model, members=1)))
     source.model.normalizer.mean.fill_(5.0)
     model = embed.first_model(source, config)
     same = all(map(torch.equal, model.parameters(), source.model.parameters()))
@@ -190,13 +193,13 @@ def test_model_and_statistics_are_kept_or_not(phase1: Path, keep_model: bool, ke
 def test_without_its_replay_a_run_begins_with_seed_episodes(
     phase1: Path, tmp_path: Path, plans: list[object], keep_model: bool
 ) -> None:
-    words = ["keep_replay=false", f"keep_model={keep_model}", "env_steps=440", "eval_every=440"]
+    words = ["keep_replay=false", f"keep_model={keep_model}", "loop.env_steps=440", "loop.eval_every=440"]
     assert train(phase1, tmp_path, *words) == exits.DONE
     last = read_records(tmp_path / "log.jsonl")[-1]
     assert last["decoder/updates"] == 20  # 200 of the 220 steps were of the seed episodes
     assert (plans[0] is not None) == keep_model  # phase 1 controls those, or chance
     assert plans[0] is not plans[-1] is not None
-    replay = load_source(tmp_path).replay
+    replay = load(tmp_path).replay
     assert replay is not None
     assert replay["written"].tolist() == [221, 221]
 
@@ -204,7 +207,10 @@ def test_without_its_replay_a_run_begins_with_seed_episodes(
 @pytest.mark.parametrize("replay", [True, False])
 def test_a_decoder_goes_on_learning(trained: Path, tmp_path: Path, plans: list[object], replay: bool) -> None:
     words = ["keep_decoder=true", f"keep_replay={replay}", "seed=1", "decoder.lr=1e-9", "lr=1e-9"]
-    steps = ["env_steps=440", "eval_every=440"]  # of which 400 are seed episodes where no replay is kept
+    steps = [
+        "loop.env_steps=440",
+        "loop.eval_every=440",
+    ]  # of which 400 are seed episodes where no replay is kept
     assert train(trained, tmp_path, *words, *steps) == exits.DONE
     before, after = weights(trained, "best"), weights(tmp_path)
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(before, after, strict=True))
@@ -223,7 +229,7 @@ def test_a_decoder_that_is_not_there_or_another_is_refused(
 
 def test_the_best_weights_are_those_of_the_highest_score() -> None:
     model = RSSM(2, 1, RSSMConfig(hidden=4, width=4))
-    trained = Snapshots(Pieces("task", None, model.config, PlannerConfig()), model)
+    trained = Trained("task", None, PlannerConfig(), model)
     bias = model.gru.bias.detach()
     for value, score in enumerate([1.0, 3.0, 2.0, float("nan")]):
         bias.fill_(value)
@@ -241,10 +247,10 @@ def test_the_best_weights_are_those_of_the_highest_score() -> None:
         (["length=201"], "length must be at most 200, the actions of an episode, got 201"),
         (["decoder.context=201", "keep_replay=false"], "decoder.context must be at most 200"),
         (
-            ["replay_steps=21"],
+            ["collecting.replay_steps=21"],
             "replay_steps must be at least 22, for chunks of length=10 in 2 environments, got 21",
         ),
-        (["checkpoint_mb=0.0001"], "checkpoint_mb must be at least 0.0"),
+        (["collecting.checkpoint_mb=0.0001"], "checkpoint_mb must be at least 0.0"),
         (
             ["offline=true", "decoder.context=201"],
             "decoder.context must be below the steps of some episode in the replay of",
@@ -273,7 +279,7 @@ def test_chunks_that_no_episode_has_are_refused(
         (["offline=true", "keep_replay=false"], "keep_replay must be true with offline=true"),
         (["offline=true", "decoder.recent=25"], "decoder.recent must be 0 with offline=true"),
         (["planner.tau=0"], "planner.tau must be positive unless decoder.backward is detach"),
-        (["pessimism=-1"], "pessimism must be null or not negative, got -1.0"),
+        (["pessimism=-1"], "pessimism must be at least 0, got -1.0"),
         (["decoder.backward=adjoint"], "backward must be one of unroll"),
     ],
 )
@@ -286,8 +292,8 @@ def test_bad_configs_are_refused(
 
 def test_what_is_no_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be a run folder or a shipped model, but it has no run\.json"):
-        load_source(tmp_path)
+        load(tmp_path)
     with pytest.raises(ValueError, match="must be a controller with an environment, got one of"):
-        load_source("cartpole-2")
+        load("cartpole-2")
     with pytest.raises(ValueError, match="snapshot must be one of best, last, got 'first'"):
-        load_source("cartpole-2", "first")
+        load("cartpole-2", "first")

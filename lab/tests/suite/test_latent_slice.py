@@ -10,23 +10,22 @@ import torch
 from dcem import Decoder
 from dcem_lab.report.sources import read_rows
 from dcem_lab.suite import latent_slice
-from dcem_lab.suite.agents import Controller, PlannerConfig
+from dcem_lab.suite.agents import PlannerConfig
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.latent_slice import directions, grid, latent_planner, play, points
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.source import Pieces, Source
+from dcem_lab.suite.trained import Trained
 
 MOMENTS, FINE = (0, 7), 5
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> Trained:
     config = RSSMConfig(hidden=6, width=6, members=2, pessimism=1.5)
     planner = PlannerConfig(samples=8, elites=3, iterations=2, horizon=4, sigma=0.5, tau=1.0)
     torch.manual_seed(0)
     decoder = Decoder(latent_dim=3, horizon=4, action_dim=1, hidden=[8])
-    pieces = Pieces("Pendulum-v1", None, config, planner, decoder.settings)
-    return Source(pieces, RSSM(3, 1, config), decoder, None)
+    return Trained("Pendulum-v1", None, planner, RSSM(3, 1, config), decoder)
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +36,13 @@ def episode(source):
 @pytest.fixture(scope="module")
 def folder(source, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(latent_slice, "load_source", lambda name: source)
+        patch.setattr(latent_slice, "load", lambda name: source)
         return latent_slice.write("tiny", tmp_path_factory.mktemp("latent") / "tiny", 3, MOMENTS, FINE)
 
 
 def test_plays_as_the_controller_does(source, episode):
-    controller = Controller(source.model, source.planner, decoder=source.decoder)
-    with closing(ParallelEnv(source.pieces.environment(), 1)) as envs:
+    controller = source.controller()
+    with closing(ParallelEnv(source.environment(), 1)) as envs:
         (played,) = controller.play(envs, [3])
     assert (played.length, played.total) == (len(episode.plans), pytest.approx(episode.total))
 
@@ -65,7 +64,7 @@ def test_the_slice_goes_through_the_plan(episode):
     assert places[:2].tolist() == [[-2, -2], [-2, 0]]
 
 
-def by_hand(source: Source, state, z) -> float:
+def by_hand(source: Trained, state, z) -> float:
     """The members' rewards of every imagined step: Σ mean − 1.5 · standard deviation."""
     total, model = 0.0, source.model
     for action in source.decoder(z):
@@ -113,15 +112,15 @@ def test_the_path_and_the_record(source, episode, folder):
 
 def test_a_controller_without_a_decoder_has_none(source):
     with pytest.raises(ValueError, match="must have a decoder"):
-        latent_planner(Source(source.pieces, source.model, None, None))
+        latent_planner(replace(source, decoder=None))
 
 
 def test_what_has_no_slice_is_refused(source, tmp_path, monkeypatch):
     thin = replace(source, decoder=Decoder(latent_dim=1, horizon=4, action_dim=1, hidden=[8]))
-    monkeypatch.setattr(latent_slice, "load_source", lambda name: thin)
+    monkeypatch.setattr(latent_slice, "load", lambda name: thin)
     with pytest.raises(ValueError, match="latent_dim must be at least 2 for a slice, got 1"):
         latent_slice.write("thin", tmp_path / "thin")
-    monkeypatch.setattr(latent_slice, "load_source", lambda name: source)
+    monkeypatch.setattr(latent_slice, "load", lambda name: source)
     with pytest.raises(ValueError, match=r"moments must be below the episode's 200 steps, got \(0, 200\)"):
         latent_slice.write("short", tmp_path / "short", moments=(0, 200))
     assert not any(tmp_path.iterdir())

@@ -15,20 +15,28 @@ import pytest
 import scipy.stats
 import torch
 
-from dcem_lab import cli
+from dcem_lab import cli, pretrained
 from dcem_lab.commands import exits
 from dcem_lab.runs import load_checkpoint, read_records
 from dcem_lab.runs.progress import Progress
 from dcem_lab.suite import evaluate, planet
-from dcem_lab.suite.agents import Controller, Planet, PlannerConfig
+from dcem_lab.suite import trained as controllers
+from dcem_lab.suite.agents import Planet, PlannerConfig
 from dcem_lab.suite.film import CannotDrawError, film
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.source import load_source
+from dcem_lab.suite.trained import Trained, load
 from toy.environment import Plane
 from toy.killed import train_until_killed
 
 CPU = torch.device("cpu")
-WORDS = ["planet", "preset=tiny", "task=Pendulum-v1", "env_steps=600", "eval_every=500", "tensorboard=false"]
+WORDS = [
+    "planet",
+    "preset=tiny",
+    "task=Pendulum-v1",
+    "loop.env_steps=600",
+    "loop.eval_every=500",
+    "tensorboard=false",
+]
 
 
 def train(folder: Path, *words: str) -> int:
@@ -52,10 +60,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def pendulum_ships(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's weights are among those that ship, as `pendulum`."""
-    evaluate.ship(trained, "pendulum", tmp_path)
-    load = evaluate.pretrained.load
-    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
-    monkeypatch.setattr(evaluate.pretrained, "available", lambda: ["pendulum"])
+    load(trained).ship("pendulum", tmp_path)
+    read = pretrained.load
+    monkeypatch.setattr(pretrained, "load", lambda name: read(name, tmp_path))
+    monkeypatch.setattr(pretrained, "available", lambda: ["pendulum"])
 
 
 def test_the_log_tells_how_it_went(trained: Path) -> None:
@@ -83,7 +91,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(trained: Path, tmp_path: P
 
 
 def _averaged(folder: Path) -> dict[str, torch.Tensor]:
-    return load_checkpoint(folder).tree["objects"]["agent"]["learner"]["average"]
+    return load_checkpoint(folder).tree["objects"]["agent"]["learners"]["model"]["average"]
 
 
 def test_a_time_limit_stops_in_good_order(tmp_path: Path) -> None:
@@ -101,19 +109,19 @@ def test_the_best_weights_are_kept_beside_the_last(trained: Path) -> None:
 
 
 def test_a_run_goes_on_from_another(trained: Path, tmp_path: Path) -> None:
-    assert train(tmp_path / "on", f"from={trained}", "lr=1e-9", "seed=1", "env_steps=300") == exits.DONE
+    assert train(tmp_path / "on", f"from={trained}", "lr=1e-9", "seed=1", "loop.env_steps=300") == exits.DONE
     records = read_records(tmp_path / "on" / "log.jsonl")
     assert records[-1]["updates"] == 150  # there is data from the first step on
-    before, after = (load_source(folder).model.state_dict() for folder in (trained, tmp_path / "on"))
+    before, after = (load(folder).model.state_dict() for folder in (trained, tmp_path / "on"))
     assert all(torch.allclose(after[name], x, atol=1e-4) for name, x in before.items())
 
 
 @pytest.mark.usefixtures("pendulum_ships")
 def test_a_run_goes_on_from_weights_alone(tmp_path: Path, plans: list[object]) -> None:
-    assert train(tmp_path / "on", "from=pendulum", "env_steps=600", "lr=1e-9", "seed=1") == exits.DONE
+    assert train(tmp_path / "on", "from=pendulum", "loop.env_steps=600", "lr=1e-9", "seed=1") == exits.DONE
     assert read_records(tmp_path / "on" / "log.jsonl")[-1]["updates"] == 100  # seed episodes came first
     assert plans[0] is not None  # and were planned
-    before, after = (load_source(what).model.state_dict() for what in ("pendulum", tmp_path / "on"))
+    before, after = (load(what).model.state_dict() for what in ("pendulum", tmp_path / "on"))
     assert all(torch.allclose(after[name], x, atol=1e-4) for name, x in before.items())
 
 
@@ -122,7 +130,7 @@ def test_a_run_goes_on_from_weights_alone(tmp_path: Path, plans: list[object]) -
     [
         (["task=cheetah-run"], "task must be Pendulum-v1"),
         (["model.hidden=8"], "model.hidden must be 16"),
-        (["n_envs=3"], "n_envs must be 2"),
+        (["loop.n_envs=3"], "n_envs must be 2"),
         (["action_repeat=3"], "action_repeat must be 1"),
         (["length=300"], "length must be below the steps of some episode"),
         (["from=nothing"], "from must be a run folder or the name of weights that ship"),
@@ -140,10 +148,10 @@ def test_presets_are_what_they_say() -> None:
     paper, best = (planet.Config(**planet.PRESETS[name]) for name in ("paper", "best"))
     assert (paper.planner.samples, paper.planner.elites, paper.planner.iterations) == (1000, 100, 10)
     assert paper.planner == paper.evaluation
-    assert (paper.planner.horizon, paper.seed_episodes, paper.noise) == (12, 5, 0.3)
-    assert paper.agent.model == RSSMConfig()
-    assert best.agent.model.angles == (1,)  # cheetah's pitch
-    assert replace(best, task="walker-walk").agent.model.angles == ()
+    assert (paper.planner.horizon, paper.collecting.seed_episodes, paper.collecting.noise) == (12, 5, 0.3)
+    assert paper.world_model == RSSMConfig()
+    assert best.world_model.angles == (1,)  # cheetah's pitch
+    assert replace(best, task="walker-walk").world_model.angles == ()
 
 
 def test_eval_plays_every_episode_and_writes_them(trained: Path, capsys: pytest.CaptureFixture) -> None:
@@ -233,25 +241,32 @@ def test_one_episode_has_statistics_too() -> None:
     assert {found[name] for name in ("mean", "median", "q1", "q3", "iqm", "iqm_low", "iqm_high")} == {3.0}
 
 
-def test_a_film_has_a_frame_an_action(tmp_path: Path) -> None:
+@pytest.fixture
+def plane() -> Trained:
     planner = PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
-    controller = Controller(RSSM(2, 2, RSSMConfig(hidden=8, width=8)), planner)
-    path = tmp_path / "films" / "plane.mp4"
-    trained, progress = evaluate.Trained("plane", planner, controller, Plane), Progress(20)
-    episode = film(trained, path, seed=0, fps=10, each_step=progress.advance)
+    return Trained("plane", None, planner, RSSM(2, 2, RSSMConfig(hidden=8, width=8)))
+
+
+def test_a_film_has_a_frame_an_action(
+    plane: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controllers, "make_env", lambda *_, **options: Plane(**options))
+    path, progress = tmp_path / "films" / "plane.mp4", Progress(20)
+    episode = film(plane, path, seed=0, fps=10, each_step=progress.advance)
     assert episode.length == progress.done == 20
     with imageio.get_reader(path) as film_reader:
         assert film_reader.count_frames() == 20
         assert film_reader.get_meta_data()["size"] == (48, 32)
 
 
-def test_what_cannot_be_drawn_is_not_filmed(tmp_path: Path) -> None:
+def test_what_cannot_be_drawn_is_not_filmed(
+    plane: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(Plane):
         def render(self) -> np.ndarray:
             raise OSError("no GL here")
 
-    planner = PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
-    controller = Controller(RSSM(2, 2, RSSMConfig(hidden=8, width=8)), planner)
+    monkeypatch.setattr(controllers, "make_env", lambda *_, **options: Broken(**options))
     with pytest.raises(CannotDrawError, match=r"no GL here.*MUJOCO_GL=egl draws without a screen"):
-        film(evaluate.Trained("plane", planner, controller, Broken), tmp_path / "film.mp4", seed=0, fps=10)
+        film(plane, tmp_path / "film.mp4", seed=0, fps=10)
     assert not (tmp_path / "film.mp4").exists()

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from dcem_lab import cli
+from dcem_lab import cli, pretrained
 from dcem_lab.commands import exits
 from dcem_lab.commands.evaluate import add_common_options
 from dcem_lab.runs import load_checkpoint, read_records
 from dcem_lab.suite import evaluate
 from dcem_lab.suite.agents.finetune import Finetuner
 from dcem_lab.suite.online import FINETUNE_SELECTION_SEED, SELECTION_SEED
-from dcem_lab.suite.source import load_source
+from dcem_lab.suite.trained import load
 from toy.controlled import make_run
 from toy.killed import train_until_killed
 
@@ -39,7 +39,7 @@ def train(source: Path, folder: Path, *more: str) -> int:
 
 def figures(folder: Path) -> list[dict[str, float]]:
     """The log without what depends on the clock."""
-    timed = re.compile(r"seconds|ms/.*|eval/seconds")
+    timed = re.compile(r"seconds|env_steps_per_s|ms/.*|eval/seconds")
     records = read_records(folder / "log.jsonl")
     return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]
 
@@ -66,8 +66,8 @@ def test_the_log_tells_how_it_went(trained: Path) -> None:
 
 
 def test_the_chosen_parts_have_changed(source: Path, trained: Path) -> None:
-    before, after = load_source(source), load_source(trained, snapshot="last")
-    assert after.pieces.task == before.pieces.task
+    before, after = load(source), load(trained, snapshot="last")
+    assert after.task == before.task
     assert after.planner.samples == 10
     for name, weight in before.model.state_dict().items():
         changed = not torch.equal(weight, after.model.state_dict()[name])
@@ -83,7 +83,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(source: Path, trained: Pat
     assert train(source, tmp_path) == exits.DONE
     assert figures(tmp_path) == figures(trained)
     for snapshot in ("best", "last"):
-        ours, theirs = (load_source(folder, snapshot).model for folder in (tmp_path, trained))
+        ours, theirs = (load(folder, snapshot).model for folder in (tmp_path, trained))
         assert all(map(torch.equal, ours.state_dict().values(), theirs.state_dict().values()))
 
 
@@ -94,14 +94,20 @@ def test_a_time_limit_stops_in_good_order(source: Path, tmp_path: Path) -> None:
 
 def test_a_controller_over_action_sequences_is_fine_tuned_too(tmp_path: Path) -> None:
     source = make_run(tmp_path / "full", latent=False)
-    more = ("parts=[reward,transition]", "backward=prune", "likelihood=0.1", "learn_std=true", "steps=2")
+    more = (
+        "learning.parts=[reward,transition]",
+        "learning.backward=prune",
+        "learning.likelihood=0.1",
+        "learning.learn_std=true",
+        "steps=2",
+    )
     assert train(source, tmp_path / "run", *more) == exits.DONE
     records = read_records(tmp_path / "run" / "log.jsonl")
     assert records[1]["first_ratio_error"] == 0
     assert np.isfinite(records[1]["model_loss"])
-    after = load_source(tmp_path / "run", "last")
+    after = load(tmp_path / "run", "last")
     assert after.decoder is None
-    assert not torch.equal(load_source(source).model.gru.bias, after.model.gru.bias)
+    assert not torch.equal(load(source).model.gru.bias, after.model.gru.bias)
 
 
 def test_it_is_evaluated_and_ships(
@@ -111,9 +117,9 @@ def test_it_is_evaluated_and_ships(
     arguments = [str(trained), "--episodes", "2", "--at-once", "1", "--csv", csv]
     assert cli.main(["eval", *arguments]) == exits.DONE
     assert "mean" in capsys.readouterr().out
-    evaluate.ship(trained, "pendulum-ppo", tmp_path)
-    load = evaluate.pretrained.load
-    monkeypatch.setattr(evaluate.pretrained, "load", lambda name: load(name, tmp_path))
+    load(trained).ship("pendulum-ppo", tmp_path)
+    read = pretrained.load
+    monkeypatch.setattr(pretrained, "load", lambda name: read(name, tmp_path))
     both = [evaluate.load(what, CPU) for what in (trained, "pendulum-ppo")]
     ours, theirs = (list(evaluate.play(what, episodes=1, seed=0, n_envs=1)) for what in both)
     assert ours == theirs
@@ -122,25 +128,28 @@ def test_it_is_evaluated_and_ships(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["parts=[decoder]"], "parts must not name the decoder"),
-        (["parts=[reward]", "planner.tau=0"], "planner.tau must be positive"),
+        (["learning.parts=[decoder]"], "parts must not name the decoder"),
+        (["learning.parts=[reward]", "planner.tau=0"], "planner.tau must be positive"),
         (
-            ["parts=[reward]", "minibatch=51"],
+            ["learning.parts=[reward]", "learning.minibatch=51"],
             "minibatch must be at most 50, the transitions of a step, got 51",
         ),
-        (["parts=[reward]", "planner.elites=11"], "elites must be from 1 to samples=10, got 11"),
-        (["parts=[model]"], "parts must be some of decoder, reward, transition"),
-        (["snapshot=first"], "snapshot must be best or last, got 'first'"),
-        (["n_workers=3"], "n_workers must be from 0 to 2, got 3"),
-        (["value_steps=4"], "value_steps must be below steps=4"),
-        (["parts=[reward]", "planner.elites=10"], "planner.elites must be below samples=10"),
-        (["parts=[reward]", "likelihood=0.1", "length=25"], "length must be from model.distance=2 to below"),
+        (["learning.parts=[reward]", "planner.elites=11"], "elites must be from 1 to samples=10, got 11"),
+        (["learning.parts=[model]"], "parts must be some of decoder, reward, transition"),
+        (["snapshot=first"], "snapshot must be one of best, last, got 'first'"),
+        (["loop.n_workers=3"], "n_workers must be from 0 to 2, got 3"),
+        (["learning.value_steps=4"], "value_steps must be below steps=4"),
+        (["learning.parts=[reward]", "planner.elites=10"], "planner.elites must be below samples=10"),
         (
-            ["parts=[reward]", "likelihood=0.1", "length=101", "actions=200"],
+            ["learning.parts=[reward]", "learning.likelihood=0.1", "learning.length=25"],
+            "length must be from model.distance=2 to below",
+        ),
+        (
+            ["learning.parts=[reward]", "learning.likelihood=0.1", "learning.length=101", "actions=200"],
             "length must be at most 100, the actions of an episode, got 101",
         ),
         (
-            ["parts=[reward]", "likelihood=0.1", "replay_steps=21"],
+            ["learning.parts=[reward]", "learning.likelihood=0.1", "learning.replay_steps=21"],
             "replay_steps must be at least 22, for chunks of length=10 in 2 environments, got 21",
         ),
     ],
@@ -165,9 +174,9 @@ def test_seeds_of_selection_and_evaluation_are_apart() -> None:
 @pytest.mark.parametrize(("snapshot", "bias"), [("best", 0.0), ("last", 1.0)])
 def test_it_starts_from_the_best_or_the_last_weights(snapshot: str, bias: float, tmp_path: Path) -> None:
     source = make_run(tmp_path / "source", latent=True, moved=1.0)
-    more = ("parts=[reward]", f"snapshot={snapshot}", "steps=2")
+    more = ("learning.parts=[reward]", f"snapshot={snapshot}", "steps=2")
     assert train(source, tmp_path / "run", *more) == exits.DONE
-    decoder = load_source(tmp_path / "run", "last").decoder
+    decoder = load(tmp_path / "run", "last").decoder
     assert decoder is not None
     assert (decoder.net[0].bias == bias).all()
 

@@ -35,7 +35,7 @@ def write(
     start = Cartpole.initial_states(count, generator=Generator().manual_seed(0))
     for name in names:
         expert = name.startswith("expert")
-        mpc = expert_controller(name) if expert else cartpole_shipped.load(name).controller()
+        mpc = expert_controller(name) if expert else cartpole_shipped.load(name)
         path = closed_loop(mpc, start, STEPS, generator=Generator().manual_seed(1))
         median = torch.median(path.costs.mean(0)).item()
         rows.append([name, count, STEPS, int(stays_up(path.states).sum()), f"{median:.4g}"])

@@ -19,7 +19,6 @@ from dcem import MPC
 from dcem.systems.cartpole import Cartpole
 from dcem_lab.cartpole import shipped as cartpole_shipped
 from dcem_lab.cartpole.baselines import STRONG, expert_controller
-from dcem_lab.cartpole.shipped import Shipped
 
 HOLD = 8  # frames that the end of a plan stays on screen
 
@@ -44,7 +43,7 @@ def film(
     generator = Generator().manual_seed(seed)
     states = hanging_states(starts, generator)
     sides = [
-        carry_out(_name(embedded), embedded.controller(), states, generator),
+        carry_out(_name(embedded), embedded, states, generator),
         carry_out("CEM over 20 forces", expert_controller(STRONG), states, generator),
     ]
     return write_film(path, draw_frames(sides), fps), sides
@@ -117,6 +116,6 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> Path:
     return path
 
 
-def _name(embedded: Shipped) -> str:
-    kind = "DCEM" if embedded.tau > 0 else "CEM"
-    return f"embedded {kind}, {embedded.decoder.latent_dim} latent dimensions"
+def _name(embedded: MPC) -> str:
+    kind = "DCEM" if embedded.solver.tau else "CEM"
+    return f"embedded {kind}, {embedded.search_dim} latent dimensions"

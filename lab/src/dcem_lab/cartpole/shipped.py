@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from dcem import MPC, Decoder
 from dcem_lab import pretrained
@@ -15,24 +15,14 @@ from dcem_lab.runs import RunError, read_record, read_records
 from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.record import RECORD
 
-
-class Shipped(NamedTuple):
-    """A decoder, the temperature it was trained at, and where it comes from."""
-
-    decoder: Decoder
-    tau: float
-    info: dict[str, Any]
-
-    def controller(self) -> MPC:
-        """Embedded control as it was trained: DCEM with N=100, k=10, T=10."""
-        return cartpole.controller(self.decoder, [self.tau], cartpole.Config(compile=False, device="cpu"))
+EXPERIMENTS = ("cartpole", "cartpole-grid")
+"""Whose runs have decoders that `ship` takes."""
 
 
-def load(name: str, folder: Path | str = FOLDER) -> Shipped:
+def load(name: str, folder: Path | str = FOLDER) -> MPC:
     """What `ship` saved: 'cartpole-2', 'cartpole-8' or 'cartpole-16'.
 
-    >>> mpc = load("cartpole-2").controller()
-    >>> mpc(cartpole.validation_states(3)).actions.shape
+    >>> load("cartpole-2")(cartpole.validation_states(3)).actions.shape
     torch.Size([3, 20, 1])
     """
     info, weights = pretrained.load(name, folder)
@@ -42,18 +32,24 @@ def load(name: str, folder: Path | str = FOLDER) -> Shipped:
         )
     decoder = Decoder(**info["decoder"])
     decoder.load_state_dict(weights)
-    return Shipped(decoder, info["member"]["tau"], info)
+    return _controller(decoder, info["member"]["tau"])
+
+
+def _controller(decoder: Decoder, tau: float) -> MPC:
+    """Embedded control as it was trained: DCEM with N=100, k=10, T=10."""
+    return cartpole.controller(decoder, [tau], cartpole.Config(compile=False, device="cpu"))
 
 
 def is_one(run_or_name: Path | str) -> bool:
     """Does this name a cartpole controller that ships, or a run of `dcem train cartpole`?"""
     if (Path(run_or_name) / RECORD).exists():
         return bool(read_record(run_or_name)["experiment"] == "cartpole")
-    return str(run_or_name).split("-")[0] == "cartpole"
+    name = str(run_or_name)
+    return name.split("-")[0] == "cartpole" or pretrained.describe(name).get("experiment") == "cartpole"
 
 
-def find(run_or_name: Path | str) -> Shipped:
-    """The best decoder of a run, or one that ships; 'cartpole' alone is 'cartpole-8'."""
+def find(run_or_name: Path | str) -> MPC:
+    """The best controller of a run, or one that ships; 'cartpole' alone is 'cartpole-8'."""
     folder = Path(run_or_name)
     if not (folder / RECORD).exists():
         return load("cartpole-8" if str(run_or_name) == "cartpole" else str(run_or_name))
@@ -63,24 +59,36 @@ def find(run_or_name: Path | str) -> Shipped:
         name = f"{member.name}-best"
     except (LookupError, TypeError, ValueError) as error:
         raise RunError(f"{folder} must have the config of a cartpole decoder ({error!r})") from error
-    return Shipped(load_decoder(name, folder / "decoders"), member.tau, {"config": config})
+    return _controller(load_decoder(name, folder / "decoders"), member.tau)
 
 
-def ship(run_folder: Path | str, tau: float = 1.0, folder: Path | str = FOLDER) -> list[Path]:
-    """Keep, of a finished grid, the decoder with the best validation cost for each latent dimension."""
-    record = read_record(run_folder)
-    config, last = record["config"], read_records(Path(run_folder) / LOG)[-1]
+def ship(
+    run_folder: Path | str, name: str = "cartpole", tau: float | None = None, folder: Path | str = FOLDER
+) -> list[Path]:
+    """Keep the best decoder of a run under a name; returns the files.
+
+    Of a finished grid it is, for each latent dimension d, the one with the best validation cost at τ, which
+    is 1 unless given, under the name with -d behind it.
+    """
+    config, last = read_record(run_folder)["config"], read_records(Path(run_folder) / LOG)[-1]
+    grid = "taus" in config
+    taus = config["taus"] if grid else [config["tau"]]
+    tau = tau if tau is not None else 1.0 if grid else taus[0]
+    if tau not in taus:
+        raise ValueError(f"tau must be one of {taus}, those of the run, got {tau}")
     written = []
-    for dim in config["latent_dims"]:
-        members = [Member(dim, tau, seed) for seed in config["seeds"]]
-        best = min(members, key=lambda member: last[f"{member.name}/best_cost"])
+    for dim in config["latent_dims"] if grid else [config["latent_dim"]]:
+        members = [Member(dim, tau, seed) for seed in (config["seeds"] if grid else [config["seed"]])]
+        costs = [last[f"{member.name}/best_cost" if grid else "best_cost"] for member in members]
+        best = members[costs.index(min(costs))]
         decoder = load_decoder(f"{best.name}-best", Path(run_folder) / "decoders")
         info = {
             "experiment": "cartpole",
             "decoder": decoder.settings,
-            "member": {"latent_dim": dim, "tau": tau, "seed": best.seed},
-            "validation_cost": last[f"{best.name}/best_cost"],
+            "member": asdict(best),
+            "validation_cost": min(costs),
             "training": config,
         }
-        written.append(pretrained.save(f"cartpole-{dim}", info, decoder.state_dict(), folder))
+        wanted = f"{name}-{dim}" if grid else name
+        written.append(pretrained.save(wanted, info, decoder.state_dict(), folder))
     return written

@@ -36,7 +36,7 @@ def score_shipped(path: Path, draws: int = 1) -> Path:
     rows: list[Score] = []
     for name in (PAPER, STRONG, *SHIPPED):
         expert = name in EXPERTS
-        mpc = expert_controller(name) if expert else cartpole_shipped.load(name).controller()
+        mpc = expert_controller(name) if expert else cartpole_shipped.load(name)
         rows += scores(name, planned_cost(mpc), mpc.solver.n_samples * mpc.solver.n_iters, draws)
     return write_scores(path, rows)
 

@@ -17,19 +17,24 @@ from dcem_lab.runs.progress import Progress
 
 if TYPE_CHECKING:
     from dcem_lab.suite.agents import Episode
-    from dcem_lab.suite.evaluate import Trained
+    from dcem_lab.suite.trained import Trained
 
 _EXAMPLES = """\
   dcem eval runs/planet/best/seed0                        100 episodes of the best weights
   dcem eval cheetah-run --episodes 1                      weights that ship with the package
   dcem eval cheetah-run --samples 100 --elites 10         plan less, to see it on a small machine
   dcem eval RUN --table results/dmc/evaluations.csv       also for the report's comparison
+  dcem eval --table results/dmc/evaluations.csv --merge other.csv --rename latent-dcem latent-dcem-T5
 """
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem eval` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
+    if given.merge or given.rename:
+        return _edit_table(given)
+    if given.what is None:
+        raise UsageError("name a run folder, or weights that ship")
     # Under the name that it has by itself it would take the place of the run's own episodes.
     if given.table and not given.controller and (_changes(given) or given.snapshot != "best"):
         raise UsageError(
@@ -65,6 +70,26 @@ def main(arguments: Sequence[str]) -> int:
     return DONE
 
 
+def _edit_table(given: argparse.Namespace) -> int:
+    """Merge and rename in a table; nothing is played."""
+    unfit = _parser().changed_options(given).keys() - {"--table", "--merge", "--rename"}
+    if given.table is None or given.what is not None or unfit:
+        also = [*([given.what] if given.what is not None else []), *sorted(unfit)]
+        said = f", got also {', '.join(also)}" if also else ", got none"
+        raise UsageError(f"--merge and --rename need --table, and nothing else{said}")
+    from dcem_lab.suite.results import merge, rename
+
+    try:
+        for other in given.merge or ():
+            merge(given.table, other)
+        for old, new in given.rename or ():
+            rename(given.table, old, new)
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    print(given.table)
+    return DONE
+
+
 def _check_table(table: Path) -> None:
     """Refuse a file that is something else before the episodes are played, not after."""
     from dcem_lab.suite.results import read_table
@@ -79,9 +104,9 @@ def _add_to_table(
     given: argparse.Namespace, trained: Trained, episodes: list[Episode], seconds: float
 ) -> None:
     from dcem_lab.suite.results import add_episodes, controller_of
-    from dcem_lab.suite.source import is_run
+    from dcem_lab.suite.trained import is_run
 
-    controller = given.controller or controller_of(given.what)
+    controller = given.controller or controller_of(trained)
     run = given.run or "/".join(Path(given.what).parts[-2:])
     snapshot = given.snapshot if is_run(given.what) else None  # what ships has only one
     add_episodes(given.table, trained.task, controller, run, trained.planner, snapshot, episodes, seconds)
@@ -139,9 +164,10 @@ def default_path(run_or_name: str, file: str) -> Path:
     return folder / file if folder.is_dir() else Path(f"{run_or_name}-{file}")
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """What `dcem eval` and `dcem play` both take."""
-    parser.add_argument("what", metavar="RUN_OR_NAME", help="a run folder, or the name of weights that ship")
+def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+    """What `dcem eval` and `dcem play` both take; the first may be `optional`."""
+    text = "a run folder, or the name of weights that ship"
+    parser.add_argument("what", metavar="RUN_OR_NAME", help=text, nargs="?" if optional else None)
     parser.add_argument(
         "--seed", type=not_negative, default=3_000_000, metavar="K", help="of the first episode (%(default)s)"
     )
@@ -183,7 +209,7 @@ def _parser() -> Parser:
         "the planner are those of the run unless an option changes them.",
         _EXAMPLES,
     )
-    add_common_options(parser)
+    add_common_options(parser, optional=True)
     parser.add_argument("--episodes", type=positive, default=100, metavar="E", help="how many (%(default)s)")
     parser.add_argument("--at-once", type=positive, metavar="E", help="episodes played side by side (all)")
     parser.add_argument(
@@ -198,4 +224,18 @@ def _parser() -> Parser:
         help="its name there (full-cem or latent-dcem, with -ppo behind it where fine-tuned)",
     )
     parser.add_argument("--run", metavar="NAME", help="the run's name there (the last two folders')")
+    parser.add_argument(
+        "--merge",
+        type=Path,
+        metavar="OTHER",
+        action="append",
+        help="only put another table's rows into --table, in place of those of the same controllers and runs",
+    )
+    parser.add_argument(
+        "--rename",
+        nargs=2,
+        metavar=("OLD", "NEW"),
+        action="append",
+        help="only give a controller of --table another name, after merging",
+    )
     return parser

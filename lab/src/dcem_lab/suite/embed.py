@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from dcem import Decoder
 from dcem_lab.runs import Run, require
+from dcem_lab.runs.settings import setting
 from dcem_lab.suite.agents import (
-    Controller,
+    AgentConfig,
+    Beginning,
+    CollectingConfig,
     DecoderConfig,
+    LearningConfig,
     Offline,
-    OnlineConfig,
     Planet,
-    PlanetConfig,
     PlannerConfig,
+    build,
+    build_offline,
 )
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.online import StepLoopConfig, choose_device, learn, require_checkpoint, require_chunks
-from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.snapshots import Snapshots
-from dcem_lab.suite.source import Pieces, Source, load_source, require_replay, require_source
+from dcem_lab.suite.online import (
+    DEVICES,
+    StepLoopConfig,
+    evaluations,
+    require_replay,
+    require_room,
+    training_device,
+)
+from dcem_lab.suite.rssm import RSSM
+from dcem_lab.suite.trained import Trained, load, load_from
+from dcem_lab.training.loop import train
+
+
+def _learning(name: str, default: float) -> Any:
+    """A field of `LearningConfig`, with its range and another default."""
+    return field(default=default, metadata=LearningConfig.__dataclass_fields__[name].metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OnlineConfig, StepLoopConfig):
+class Config(LearningConfig):
     """A run of phase 1 to start from, a decoder to learn on it, and how often to look at it.
 
-    Attributes, beside those of the agent (`OnlineConfig`), of the loop (`StepLoopConfig`) and of
-    the decoder (`DecoderConfig`):
+    How the world model goes on learning (`LearningConfig`) is told at the top, all else in parts.
+
+    Attributes, beside those:
+        seed: of everything.
+        device: cpu, cuda, or auto for cuda where there is one.
         source: a run folder or the name of weights that ship; `from=` on the command line.
         keep_model: start with its model, instead of a new one of the same kind.
         keep_decoder: start with its decoder, where it is a run of this phase, and let that one control the
@@ -40,32 +59,33 @@ class Config(OnlineConfig, StepLoopConfig):
             controls itself where its model is kept; else their actions are random.
         offline: learn the decoder on its replay buffer alone, without an environment (Algorithm 2), in as
             many updates as `env_steps` would come with.
-        planner: how to plan, in the latent space, while learning, collecting and evaluating.
         pessimism: of the planner's reward; null for that of the model to start from.
+        planner: how to plan, in the latent space, while learning, collecting and evaluating.
         decoder: the decoder, and how it learns.
+        collecting: exploration and memory.
+        loop: the loop around the agent.
     """
 
+    seed: int = 0
+    device: str = setting("auto", among=DEVICES)
     source: str = ""
     keep_model: bool = True
     keep_decoder: bool = False
     keep_replay: bool = True
     offline: bool = False
+    pessimism: float | None = setting(None, least=0)
+    updates_per_step: float = _learning("updates_per_step", 2.0)
+    clip: float = _learning("clip", 20.0)
+    average: float = _learning("average", 0.995)
     planner: PlannerConfig = field(
         default_factory=lambda: PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
     )
-    pessimism: float | None = None
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
-    noise_from_zero: bool = True
-    updates_per_step: float = 2.0
-    clip: float = 20.0
-    average: float = 0.995
-    env_steps: int = 500_000
+    collecting: CollectingConfig = field(default_factory=lambda: CollectingConfig(noise_from_zero=True))
+    loop: StepLoopConfig = field(default_factory=lambda: StepLoopConfig(env_steps=500_000))
 
     def __post_init__(self) -> None:
-        OnlineConfig.__post_init__(self)
-        StepLoopConfig.__post_init__(self)
-        lenient = self.pessimism is None or self.pessimism >= 0
-        require(lenient, "pessimism", self.pessimism, "null or not negative")
+        super().__post_init__()
         require(not (self.keep_decoder and self.offline), "keep_decoder", True, "false with offline=true")
         require(not self.keep_decoder or self.keep_model, "keep_decoder", True, "false with keep_model=false")
         for name in ("keep_model", "keep_replay"):
@@ -75,22 +95,23 @@ class Config(OnlineConfig, StepLoopConfig):
         require(self.planner.tau > 0 or self.decoder.backward == "detach", "planner.tau", self.planner.tau,
                 "positive unless decoder.backward is detach: the hard top-k passes no gradient")  # fmt: skip
 
+    @property
+    def agent(self) -> AgentConfig:
+        """The agent that learns online, all but its world model."""
+        return AgentConfig(self, self.collecting, self.planner, self.decoder)
+
 
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {
         "planner": PlannerConfig(samples=10, elites=2, iterations=2, horizon=3, tau=1.0),
         "decoder": DecoderConfig(latent_dim=2, hidden=(16,), states=4, context=5),
+        "collecting": CollectingConfig(seed_episodes=2, replay_steps=2_000, noise_from_zero=True),
         "updates_per_step": 0.5,
-        "seed_episodes": 2,
         "batch": 8,
         "length": 10,
-        "replay_steps": 2_000,
-        "env_steps": 600,
-        "n_envs": 2,
-        "n_workers": 0,
-        "eval_every": 200,
-        "eval_episodes": 2,
-        "log_every": 25,
+        "loop": StepLoopConfig(
+            env_steps=600, n_envs=2, n_workers=0, eval_every=200, eval_episodes=2, log_every=25
+        ),
         "device": "cpu",
     },
     # A sharper top-k, whose search does more of the work, and fewer iterations; calmer weights.
@@ -104,50 +125,42 @@ PRESETS: dict[str, dict[str, object]] = {
 
 def check(config: Config) -> None:
     """ValueError unless there is a source that this config can start from."""
-    source = require_source(config.source)
+    source = load_from(config.source)
     first_decoder(source, config)
     if not config.offline:
-        agent_config(config, source.pieces.model)
-        with closing(source.pieces.environment()()) as env:
-            require_chunks(env, config, config.replay_steps, _lengths(config))
-            require_checkpoint(env, config, config, _lengths(config))
+        with closing(source.environment()()) as env:
+            require_room(env, config.loop.n_envs, config.agent, source.model.config)
     _replay(config, source)
 
 
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
-    device = choose_device(config.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    source = load_source(config.source)
-    model = first_model(source, config)
-    make = source.pieces.environment()
+    device, loop, source = training_device(config.device), config.loop, load(config.source)
+    model, replay, make = first_model(source, config), _replay(config, source), source.environment()
     with closing(make()) as probe:
         action_repeat = probe.action_repeat
+    agent: Planet | Offline
     with ExitStack() as stack:
-        workers = min(config.n_workers, config.eval_episodes)
-        tests = stack.enter_context(closing(ParallelEnv(make, config.eval_episodes, workers)))
-        agent: Planet | Offline
         if config.offline:
-            agent = _offline(config, source, model, device)
+            assert replay is not None
+            agent = build_offline(model, replay, config.decoder, config.planner, config.seed, device)
         else:
-            envs = stack.enter_context(closing(ParallelEnv(make, config.n_envs, config.n_workers)))
-            agent = _online(config, source, model, envs, device)
-        assert agent.decoder is not None
-        pieces = Pieces(
-            source.task, source.pieces.action_repeat, model.config, config.planner, agent.decoder.settings
-        )
-        trained = Snapshots(pieces, agent.model, agent.decoder)
-        controller = Controller(agent.model, config.planner, decoder=agent.decoder)
-        learn(config, run, agent, trained, controller, tests, action_repeat)
+            envs = stack.enter_context(closing(ParallelEnv(make, loop.n_envs, loop.n_workers)))
+            # A source of phase 1 plans the seed episodes as it was made to: over action sequences.
+            theirs = source.planner if config.keep_model and source.decoder is None else None
+            begin = Beginning(model, first_decoder(source, config), replay, theirs)
+            agent = build(envs, config.agent, begin, config.seed, device)
+        trained = Trained(source.task, source.action_repeat, config.planner, agent.model, agent.decoder)
+        evaluate = stack.enter_context(evaluations(trained, make, loop))
+        train(run, agent, trained, evaluate, loop.schedule(action_repeat))
 
 
-def first_model(source: Source, config: Config) -> RSSM:
+def first_model(source: Trained, config: Config) -> RSSM:
     """The model to begin with.
 
     The normaliser's statistics are those of the data: they stay with the model and with the replay buffer.
     """
-    settings = source.pieces.model
+    settings = source.model.config
     if config.pessimism is not None:
         settings = replace(settings, pessimism=config.pessimism)
     theirs = source.model
@@ -159,7 +172,7 @@ def first_model(source: Source, config: Config) -> RSSM:
     return model
 
 
-def first_decoder(source: Source, config: Config) -> Decoder | None:
+def first_decoder(source: Trained, config: Config) -> Decoder | None:
     """The decoder to begin with, if it is not a new one."""
     if not config.keep_decoder:
         return None
@@ -173,35 +186,10 @@ def first_decoder(source: Source, config: Config) -> Decoder | None:
     return theirs
 
 
-def agent_config(config: Config, model: RSSMConfig) -> PlanetConfig:
-    """The agent that learns online."""
-    return PlanetConfig(model=model, **{f.name: getattr(config, f.name) for f in fields(OnlineConfig)})
-
-
-def _online(config: Config, source: Source, model: RSSM, envs: ParallelEnv, device: torch.device) -> Planet:
-    agent = agent_config(config, model.config)
-    replay = _replay(config, source)
-    seed_planner = source.planner if config.keep_model and source.decoder is None else None
-    return Planet(
-        envs, agent, config.seed, device, model, replay,
-        config.decoder, seed_planner, first_decoder(source, config),
-    )  # fmt: skip
-
-
-def _offline(config: Config, source: Source, model: RSSM, device: torch.device) -> Offline:
-    replay = _replay(config, source)
-    assert replay is not None
-    return Offline(model, replay, config.decoder, config.planner, config.seed, device)
-
-
-def _replay(config: Config, source: Source) -> dict[str, torch.Tensor] | None:
+def _replay(config: Config, source: Trained) -> dict[str, Tensor] | None:
     """The replay buffer to begin with, if it is not a new one."""
     if not config.keep_replay:
         return None
-    n_envs = None if config.offline else config.n_envs
-    return require_replay(source, config.source, n_envs, _lengths(config))
-
-
-def _lengths(config: Config) -> dict[str, int]:
-    """Of the chunks that it learns on, by setting."""
-    return {"decoder.context": config.decoder.context} | ({} if config.offline else {"length": config.length})
+    if config.offline:
+        return require_replay(source, config.source, None, {"decoder.context": config.decoder.context})
+    return require_replay(source, config.source, config.loop.n_envs, config.agent.lengths)

@@ -1,38 +1,26 @@
-"""Evaluating what was trained: any run of an experiment with a controller, and the weights that ship."""
+"""Evaluating what was trained: episodes of any controller, their statistics, and a line for each."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from scipy import stats
 
-from dcem_lab import pretrained
-from dcem_lab.pretrained import FOLDER
 from dcem_lab.report.statistics import bootstrap
 from dcem_lab.runs.files import write_csv
-from dcem_lab.suite.agents import Controller, Episode, PlannerConfig
-from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite import trained
+from dcem_lab.suite.agents import Episode
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.source import load_source, read_stored
+from dcem_lab.suite.trained import Trained
 
 _RESAMPLES = 10_000
-
-
-class Trained(NamedTuple):
-    """A controller and the task it was trained for."""
-
-    task: str
-    planner: PlannerConfig
-    controller: Controller
-    environment: Callable[..., gymnasium.Env]
 
 
 def load(
@@ -42,40 +30,14 @@ def load(
     full_space: bool = False,
     **planner: Any,
 ) -> Trained:
-    """The controller of a run folder or of weights that ship, its planner changed as told (`samples=100`).
-
-    With `full_space` a latent one goes without its decoder, and plans as much as the paper's full CEM.
-    `snapshot` is explained at `dcem_lab.suite.source.load_source`.
-    """
-    source = load_source(run_or_name, snapshot)
-    theirs, decoder = source.planner, source.decoder
-    if full_space:
-        if decoder is None:
-            raise ValueError(
-                f"full_space must be left out for {run_or_name}: it is for latent controllers, "
-                "and this one has no decoder"
-            )
-        theirs, decoder = PlannerConfig(horizon=theirs.horizon, dtype=theirs.dtype), None
+    """`dcem_lab.suite.trained.load`, on that device and done with learning."""
     if device.type == "cpu":
         planner = {"dtype": "float32", **planner}  # half precision is slow there
-    changed = dataclasses.replace(theirs, **planner)
-    if decoder is not None and changed.horizon != decoder.horizon:
-        raise ValueError(
-            f"horizon must be {decoder.horizon}, that of the decoder of {run_or_name}, got {changed.horizon}"
-        )
-    model = source.model.requires_grad_(False).to(device)
-    if decoder is not None:
-        decoder.requires_grad_(False).to(device)
-    return Trained(
-        source.task, changed, Controller(model, changed, decoder=decoder), source.pieces.environment()
-    )
-
-
-def ship(run: str | Path, name: str, folder: Path | str = FOLDER, snapshot: str = "best") -> Path:
-    """Keep the weights of a run under a name that `load` takes; returns the file."""
-    stored = read_stored(run, snapshot)
-    described = {"experiment": stored.experiment, "config": stored.config, "pieces": stored.pieces}
-    return pretrained.save(name, described, stored.weights, folder)
+    found = trained.load(run_or_name, snapshot, full_space, **planner).to(device)
+    for network in found.networks.values():
+        if network is not None:
+            network.requires_grad_(False)
+    return found
 
 
 def play(
@@ -85,20 +47,22 @@ def play(
     n_envs: int,
     n_workers: int = 0,
     each_step: Callable[[], None] = lambda: None,
+    environment: Callable[..., gymnasium.Env] | None = None,
 ) -> Iterator[Episode]:
-    """Episodes from the seeds `seed`, `seed + 1`, …, `n_envs` at once, as `Controller.play` plays them."""
-    with closing(ParallelEnv(trained.environment, n_envs, n_workers)) as envs:
-        yield from trained.controller.play(envs, range(seed, seed + episodes), each_step)
+    """Episodes from the seeds `seed`, `seed + 1`, …, `n_envs` at once, as `Controller.play` plays them.
+
+    `environment` makes the environments, where they are not the task's own.
+    """
+    with closing(ParallelEnv(environment or trained.environment(), n_envs, n_workers)) as envs:
+        yield from trained.controller().play(envs, range(seed, seed + episodes), each_step)
 
 
 def steps_to_play(trained: Trained, episodes: int, n_envs: int) -> int | None:
     """How many steps of all environments that takes; None for a task without a time limit."""
-    with closing(trained.environment()) as env:
-        task = env.unwrapped
-        assert isinstance(task, ControlEnv)
-        if task.episode_actions is None:
+    with closing(trained.environment()()) as env:
+        if env.episode_actions is None:
             return None
-        return math.ceil(episodes / n_envs) * task.episode_actions
+        return math.ceil(episodes / n_envs) * env.episode_actions
 
 
 def statistics(returns: Sequence[float]) -> dict[str, float]:

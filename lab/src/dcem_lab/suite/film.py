@@ -13,7 +13,8 @@ import gymnasium
 import imageio
 
 from dcem_lab.suite.agents import Episode
-from dcem_lab.suite.evaluate import Trained, play
+from dcem_lab.suite.evaluate import play
+from dcem_lab.suite.trained import Trained
 
 
 class CannotDrawError(RuntimeError):
@@ -24,13 +25,15 @@ def film(
     trained: Trained, path: Path, seed: int, fps: float, each_step: Callable[[], None] = lambda: None
 ) -> Episode:
     """Play the episode of a seed and write it as mp4, a frame an action; `each_step` is called after each."""
-    environment = partial(trained.environment, render_mode="rgb_array")
+    environment = partial(trained.environment(), render_mode="rgb_array")
     _try_to_draw(environment())
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = imageio.get_writer(path, fps=fps, macro_block_size=1)
     with writer:
-        filmed = trained._replace(environment=lambda: _Filmed(environment(), writer.append_data))
-        [episode] = play(filmed, episodes=1, seed=seed, n_envs=1, each_step=each_step)
+        [episode] = play(
+            trained, 1, seed, n_envs=1, each_step=each_step,
+            environment=lambda: _Filmed(environment(), writer.append_data),
+        )  # fmt: skip
     return episode
 
 

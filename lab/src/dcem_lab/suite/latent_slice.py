@@ -29,7 +29,7 @@ from dcem_lab.runs.files import write_csv
 from dcem_lab.runs.record import write_record
 from dcem_lab.suite.agents.controller import on_device, step_environments
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.source import Source, load_source
+from dcem_lab.suite.trained import Trained, load
 
 MOMENTS = (0, 25, 150)  # steps: the cheetah stands, speeds up, is well on its way
 SPAN = 3.0  # first standard deviations from the middle of the slice to its sides
@@ -55,7 +55,7 @@ def write(
 ) -> Path:
     """Write surface.csv, actions.csv, path.csv and, last, the record run.json; returns their folder."""
     began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-    source = load_source(run_or_name)
+    source = load(run_or_name)
     mpc = latent_planner(source)
     if mpc.search_dim < 2:
         raise ValueError(f"the decoder's latent_dim must be at least 2 for a slice, got {mpc.search_dim}")
@@ -98,19 +98,19 @@ def write(
     return folder
 
 
-def latent_planner(source: Source) -> MPC:
+def latent_planner(source: Trained) -> MPC:
     """What the controller plans with, on the processor, in single precision."""
     if source.decoder is None:
         raise ValueError("the controller must have a decoder, got one that plans over action sequences")
     model, decoder = source.model.requires_grad_(False), source.decoder.requires_grad_(False)
-    return MPC(model, source.planner.horizon, solver=source.planner.solver(), decoder=decoder)
+    return source.planner.mpc(model, model, decoder)
 
 
-def play(source: Source, mpc: MPC, seed: int) -> Played:
+def play(source: Trained, mpc: MPC, seed: int) -> Played:
     """One episode, as `dcem_lab.suite.agents.Controller` plays it."""
     processor, generator = torch.device("cpu"), Generator().manual_seed(0)
     states, plans, returns, total = [], [], [], 0.0
-    with closing(ParallelEnv(source.pieces.environment(), 1)) as envs:
+    with closing(ParallelEnv(source.environment(), 1)) as envs:
         state, ended = source.model.initial(on_device(envs.reset(seed=[seed])[0], processor)), False
         while not ended:
             plan = mpc(state, generator=generator)

@@ -1,23 +1,30 @@
-"""What experiments with an agent in environments share: devices, schedules, figures, evaluations."""
+"""What experiments with an agent in environments share: the loop's settings, checks, evaluations."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from dcem_lab.runs import Run, require
-from dcem_lab.suite.agents import Controller, Offline, OnlineConfig, Planet
+from dcem_lab.runs import require
+from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.suite.agents import AgentConfig, Controller, LearningConfig
 from dcem_lab.suite.agents.controller import flat_size
-from dcem_lab.suite.agents.planet import least_checkpoint
 from dcem_lab.suite.envs.dmc import ControlEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
-from dcem_lab.suite.snapshots import Snapshots
+from dcem_lab.suite.rssm import RSSMConfig
+from dcem_lab.suite.trained import Trained
+from dcem_lab.training.loop import Schedule, every
+
+DEVICES = ("auto", "cpu", "cuda")
 
 SELECTION_SEED = 2_000_000
 """Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
@@ -27,82 +34,96 @@ FINETUNE_SELECTION_SEED = 2_100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopConfig:
-    """What every training of an agent in environments is told, beside the agent.
+class LoopConfig(Settings):
+    """The loop around an agent.
 
     Attributes:
-        seed: of everything.
         n_envs: environments stepped and planned for at once.
         n_workers: processes they run in; 0 for this one.
-        eval_every: environment steps between evaluations, whose best weights are kept.
+        eval_every: environment steps (phase 3: PPO steps) between evaluations, whose best weights are kept.
         eval_episodes: episodes of an evaluation, all at once.
         save_every: seconds between checkpoints.
-        device: cpu, cuda, or auto for cuda where there is one.
     """
 
-    seed: int = 0
-    n_envs: int = 16
-    n_workers: int = 16
-    eval_every: int = 20_000
-    eval_episodes: int = 32
-    save_every: float = 300.0
-    device: str = "auto"
+    n_envs: int = setting(16, least=1)
+    n_workers: int = setting(16, least=0)
+    eval_every: int = setting(20_000, least=1)
+    eval_episodes: int = setting(32, least=1)
+    save_every: float = setting(300.0, above=0)
 
     def __post_init__(self) -> None:
-        self._at_least_one("n_envs", "eval_every", "eval_episodes")
-        require(0 <= self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
-        require(self.save_every > 0, "save_every", self.save_every, "positive")
-        require(self.device in ("auto", "cpu", "cuda"), "device", self.device, "auto, cpu or cuda")
-
-    def _at_least_one(self, *names: str) -> None:
-        for name in names:
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        super().__post_init__()
+        require(self.n_workers <= self.n_envs, "n_workers", self.n_workers, f"from 0 to {self.n_envs}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepLoopConfig(LoopConfig):
-    """The same for one that learns at every step of the environments.
+    """The loop around one that learns at every step of the environments.
 
     Attributes, beside those of `LoopConfig`:
         env_steps: environment steps of training, over all environments and with the repeated ones.
         log_every: agent steps between log entries.
     """
 
-    env_steps: int = 2_000_000
-    log_every: int = 100
+    env_steps: int = setting(2_000_000, least=1)
+    log_every: int = setting(100, least=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._at_least_one("env_steps", "log_every")
+    def schedule(self, action_repeat: int) -> Schedule:
+        """Counted in steps of the agent."""
+        at_once = self.n_envs * action_repeat
+        steps = math.ceil(self.env_steps / at_once)
+        return Schedule(
+            steps=steps,
+            env_steps=at_once,
+            evaluations=every(self.eval_every / at_once, steps),
+            log_every=self.log_every,
+            save_every=self.save_every,
+        )
 
 
-def require_chunks(
-    env: ControlEnv, config: LoopConfig, replay_steps: int, lengths: Mapping[str, int]
-) -> None:
+def require_chunks(env: ControlEnv, n_envs: int, replay_steps: int, lengths: Mapping[str, int]) -> None:
     """Chunks of these lengths, by setting, must fit into an episode and an environment's share of replay."""
     longest = env.episode_actions
     for name, length in lengths.items():
         if longest is not None:
             require(length <= longest, name, length, f"at most {longest}, the actions of an episode")
-        least = config.n_envs * (length + 1)
-        allowed = f"at least {least}, for chunks of {name}={length} in {config.n_envs} environments"
+        least = n_envs * (length + 1)
+        allowed = f"at least {least}, for chunks of {name}={length} in {n_envs} environments"
         require(replay_steps >= least, "replay_steps", replay_steps, allowed)
 
 
-def require_checkpoint(
-    env: ControlEnv, config: LoopConfig, learning: OnlineConfig, lengths: Mapping[str, int]
-) -> None:
-    """What a checkpoint keeps of the replay buffer must hold a chunk to go on with."""
-    replay = ReplayBuffer(
-        config.n_envs,
-        learning.replay_steps // config.n_envs,
-        flat_size(env.observation_space),
-        flat_size(env.action_space),
-        "meta",  # its size is all that matters
-        learning.length,
+def require_room(env: ControlEnv, n_envs: int, config: AgentConfig, model: RSSMConfig) -> None:
+    """The chunks that an agent learns on must fit into what there is, and into a checkpoint."""
+    require_chunks(env, n_envs, config.collecting.replay_steps, config.lengths)
+    sizes = flat_size(env.observation_space), flat_size(env.action_space)
+    config.replay(n_envs, *sizes, "meta")  # its size is all that matters
+    require_distance(config.learning, model)
+
+
+def require_distance(learning: LearningConfig, model: RSSMConfig) -> None:
+    """A chunk must be as long as what is predicted open loop in it."""
+    least = f"at least model.distance={model.distance}"
+    require(learning.length >= model.distance, "length", learning.length, least)
+
+
+def require_replay(
+    source: Trained, name: str, n_envs: int | None, lengths: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Its replay buffer, if so many environments can go on with it and sample chunks of these lengths."""
+    replay, model = source.replay, source.model
+    if replay is None:
+        raise ValueError(f"keep_replay must be false: {name} has no replay buffer")
+    theirs, capacity = replay["rewards"].shape
+    require(n_envs in (theirs, None), "n_envs", n_envs, f"{theirs}, as in the replay of {name} that is kept")
+    buffer = ReplayBuffer(
+        theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=min(lengths.values())
     )
-    least = least_checkpoint(replay, max(lengths.values())) / 1e6
-    require(learning.checkpoint_mb >= least, "checkpoint_mb", learning.checkpoint_mb, f"at least {least}")
+    buffer.load_state_dict(replay)
+    buffer.close_episodes()
+    for field, length in lengths.items():
+        fits = int(buffer.n_starts(length)) > 0
+        require(fits, field, length, f"below the steps of some episode in the replay of {name}")
+    return replay
 
 
 def choose_device(name: str) -> torch.device:
@@ -112,73 +133,22 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def every(interval: float, n: int) -> set[int]:
-    """The multiples of an interval, rounded up, below n, and n.
-
-    >>> sorted(every(2.5, 9))
-    [3, 5, 8, 9]
-    """
-    return {math.ceil(k * interval) for k in range(1, math.ceil(n / interval))} | {n}
-
-
-class Clock:
-    """How fast a count goes up."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._time = count, time.monotonic()
-
-    def lap(self, count: int) -> float:
-        """Counts a second since the last lap."""
-        now = time.monotonic()
-        rate = (count - self._count) / max(now - self._time, 1e-9)
-        self._count, self._time = count, now
-        return rate
+def training_device(name: str) -> torch.device:
+    """The same, made ready for training: tensor cores may round single precision."""
+    device = choose_device(name)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    return device
 
 
-def learn(
-    config: StepLoopConfig,
-    run: Run,
-    agent: Planet | Offline,
-    trained: Snapshots,
-    controller: Controller,
-    tests: ParallelEnv,
-    action_repeat: int,
-) -> None:
-    """Step the agent until the end of the run, look at it now and then, and keep its best weights."""
-    at_once = config.n_envs * action_repeat
-    n_steps = math.ceil(config.env_steps / at_once)
-    evaluations = every(config.eval_every / at_once, n_steps)
-    clock = Clock(run.step)
-    for step in run.steps(n_steps, {"agent": agent, "trained": trained}, save_every=config.save_every):
-        agent.step()
-        done = step + 1
-        if done % config.log_every == 0 or done in evaluations:
-            figures = {"env_steps": done * at_once, **summary(agent, clock.lap(done) * at_once)}
-            if done in evaluations:
-                figures |= evaluate(controller, tests, SELECTION_SEED)
-                trained.keep_if_best(figures["eval/mean"])
-                figures["eval/best"] = trained.score
-            run.log(step, **figures)
-            clock.lap(done)
-
-
-def summary(agent: Planet | Offline, rate: float) -> dict[str, float]:
-    """What people watch first, then what explains it. Waits for the device."""
-    figures = {f"ms/{part}": value for part, value in agent.stopwatch.read().items()}
-    if isinstance(agent, Planet):
-        returns = agent.collector.returns
-        figures = {
-            **({"return": float(np.mean(returns))} if returns else {}),
-            "env_steps_per_s": rate,
-            **agent.learner.read(),
-            **figures,
-            "episodes": agent.collector.episodes,
-            "updates": agent.learner.updates,
-        }
-    if agent.decoder_learner is not None:
-        figures |= {f"decoder/{name}": value for name, value in agent.decoder_learner.read().items()}
-        figures["decoder/updates"] = agent.decoder_learner.updates
-    return figures
+@contextmanager
+def evaluations(
+    trained: Trained, make: Callable[..., ControlEnv], loop: LoopConfig, first_seed: int = SELECTION_SEED
+) -> Iterator[Callable[[], dict[str, float]]]:
+    """What evaluates a controller while it is trained, in environments of its own."""
+    workers = min(loop.n_workers, loop.eval_episodes)
+    with closing(ParallelEnv(make, loop.eval_episodes, workers)) as envs:
+        yield partial(evaluate, trained.controller(), envs, first_seed)
 
 
 def evaluate(controller: Controller, envs: ParallelEnv, first_seed: int) -> dict[str, float]:

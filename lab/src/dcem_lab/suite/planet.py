@@ -6,19 +6,35 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
-import torch
+from torch import Generator
 
 from dcem_lab.runs import Run, require
-from dcem_lab.suite.agents import Controller, Planet, PlanetConfig, PlannerConfig
+from dcem_lab.runs.settings import setting
+from dcem_lab.suite.agents import (
+    AgentConfig,
+    Beginning,
+    CollectingConfig,
+    LearningConfig,
+    PlannerConfig,
+    build,
+)
+from dcem_lab.suite.agents.build import spread
 from dcem_lab.suite.agents.controller import flat_size
 from dcem_lab.suite.envs.dmc import ControlEnv, make_env
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.online import StepLoopConfig, choose_device, learn, require_checkpoint, require_chunks
+from dcem_lab.suite.online import (
+    DEVICES,
+    StepLoopConfig,
+    evaluations,
+    require_distance,
+    require_replay,
+    require_room,
+    training_device,
+)
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.snapshots import Snapshots
-from dcem_lab.suite.source import Pieces, require_replay, require_source
+from dcem_lab.suite.trained import Trained, load_from
+from dcem_lab.training.loop import train
 
 ANGLES = {"cheetah-run": (1,)}
 """Observations that are angles which turn around and around: cheetah's pitch."""
@@ -28,37 +44,51 @@ _NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PlanetConfig, StepLoopConfig):
+class Config(LearningConfig):
     """A task, an agent to learn it, and how often to look at it.
 
-    Attributes, beside those of the agent (`PlanetConfig`) and of the loop (`StepLoopConfig`):
+    How the world model learns (`LearningConfig`) is told at the top, all else in parts.
+
+    Attributes, beside those:
+        seed: of everything.
+        device: cpu, cuda, or auto for cuda where there is one.
         task: a task of the control suite or a Gymnasium id.
         action_repeat: environment steps an action is held for; null for the task's own.
         source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
             has one (else seed episodes that its model plans); `from=` on the command line.
         wrap_angles: give the model sine and cosine of the observations that are angles.
+        model: the world model.
+        planner: the planner that collects.
         evaluation: the planner that is evaluated.
+        collecting: exploration and memory.
+        loop: the loop around the agent.
     """
 
+    seed: int = 0
+    device: str = setting("auto", among=DEVICES)
     task: str = "cheetah-run"
-    action_repeat: int | None = None
+    action_repeat: int | None = setting(None, least=1)
     source: str = ""
     wrap_angles: bool = False
+    model: RSSMConfig = field(default_factory=RSSMConfig)
+    planner: PlannerConfig = field(default_factory=PlannerConfig)
     evaluation: PlannerConfig = field(default_factory=PlannerConfig)
-    eval_every: int = 200_000
-    eval_episodes: int = 16
+    collecting: CollectingConfig = field(default_factory=CollectingConfig)
+    loop: StepLoopConfig = field(default_factory=lambda: StepLoopConfig(eval_every=200_000, eval_episodes=16))
 
     def __post_init__(self) -> None:
-        PlanetConfig.__post_init__(self)
-        StepLoopConfig.__post_init__(self)
-        repeat = self.action_repeat
-        require(repeat is None or repeat >= 1, "action_repeat", repeat, "null or at least 1")
+        super().__post_init__()
+        require_distance(self, self.model)
 
     @property
-    def agent(self) -> PlanetConfig:
-        """The agent, with what it should know about the task."""
-        angles = ANGLES.get(self.task, ()) if self.wrap_angles else self.model.angles
-        return replace(self, model=replace(self.model, angles=angles))
+    def agent(self) -> AgentConfig:
+        """The agent, all but its world model."""
+        return AgentConfig(self, self.collecting, self.planner)
+
+    @property
+    def world_model(self) -> RSSMConfig:
+        """The model, with what it should know about the task."""
+        return replace(self.model, angles=ANGLES.get(self.task, ())) if self.wrap_angles else self.model
 
 
 _TINY_PLANNER = PlannerConfig(samples=20, elites=4, iterations=2, horizon=4)
@@ -68,16 +98,12 @@ PRESETS: dict[str, dict[str, object]] = {
         "model": RSSMConfig(hidden=16, width=16, distance=4),
         "planner": _TINY_PLANNER,
         "evaluation": _TINY_PLANNER,
-        "seed_episodes": 2,
+        "collecting": CollectingConfig(seed_episodes=2, replay_steps=2_000),
         "batch": 8,
         "length": 10,
-        "replay_steps": 2_000,
-        "env_steps": 2_400,
-        "n_envs": 2,
-        "n_workers": 0,
-        "eval_every": 2_400,
-        "eval_episodes": 2,
-        "log_every": 25,
+        "loop": StepLoopConfig(
+            env_steps=2_400, n_envs=2, n_workers=0, eval_every=2_400, eval_episodes=2, log_every=25
+        ),
         "device": "cpu",
     },
     # The paper's setting, with PlaNet's 100 updates an episode of 250 actions, 16 environments at once.
@@ -102,7 +128,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "planner": PlannerConfig(samples=400, elites=40, iterations=8, dtype="float16"),
         "evaluation": PlannerConfig(dtype="float16"),
         "wrap_angles": True,
-        "noise_from_zero": True,
+        "collecting": CollectingConfig(noise_from_zero=True),
         "updates_per_step": 2.0,
         "clip": 20.0,
         "average": 0.995,
@@ -112,52 +138,50 @@ PRESETS: dict[str, dict[str, object]] = {
 
 def check(config: Config) -> None:
     """The task must exist, with the angles that the model is to see, and what it goes on from must fit."""
-    _beginning(config)
+    if config.source:
+        _from_source(config)
     with closing(environment(config)()) as env:
         size = flat_size(env.observation_space)
-        lengths = {"length": config.length}
-        require_chunks(env, config, config.replay_steps, lengths)
-        require_checkpoint(env, config, config.agent, lengths)
-    angles = config.agent.model.angles
+        require_room(env, config.loop.n_envs, config.agent, config.model)
+    angles = config.world_model.angles
     require(max(angles, default=0) < size, "model.angles", angles, f"below {size}, the observation's size")
 
 
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
-    device = choose_device(config.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    make = environment(config)
-    n_workers = min(config.n_workers, config.eval_episodes)
-    with (
-        closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs,
-        closing(ParallelEnv(make, config.eval_episodes, n_workers)) as tests,
-    ):
-        agent = Planet(envs, config.agent, config.seed, device, **_beginning(config))
-        controller = Controller(agent.model, config.evaluation)
-        pieces = Pieces(config.task, config.action_repeat, config.agent.model, config.evaluation)
-        trained = Snapshots(pieces, agent.model)
-        learn(config, run, agent, trained, controller, tests, _action_repeat(make))
+    device, make, loop = training_device(config.device), environment(config), config.loop
+    with closing(ParallelEnv(make, loop.n_envs, loop.n_workers)) as envs:
+        begin = _from_source(config) if config.source else _anew(config, envs)
+        agent = build(envs, config.agent, begin, config.seed, device)
+        trained = Trained(config.task, config.action_repeat, config.evaluation, agent.model)
+        with evaluations(trained, make, loop) as evaluate:
+            train(run, agent, trained, evaluate, loop.schedule(_action_repeat(make)))
 
 
-def _beginning(config: Config) -> dict[str, Any]:
-    """What the agent begins with: nothing, or the model and the data of another run."""
-    if not config.source:
-        return {}
-    source, name = require_source(config.source), config.source
+def _anew(config: Config, envs: ParallelEnv) -> Beginning:
+    sizes = flat_size(envs.single_observation_space), flat_size(envs.single_action_space)
+    generator = Generator().manual_seed(spread(config.seed)["model"])
+    return Beginning(RSSM(*sizes, config.world_model, generator))
+
+
+def _from_source(config: Config) -> Beginning:
+    """The model and the data of another run."""
+    source, name = load_from(config.source), config.source
     require(source.task == config.task, "task", config.task, f"{source.task}, as in {name}")
-    repeat, theirs = (_action_repeat(make) for make in (environment(config), source.pieces.environment()))
+    repeat, theirs = (_action_repeat(make) for make in (environment(config), source.environment()))
     require(repeat == theirs, "action_repeat", repeat, f"{theirs}, as in {name}")
-    ours = config.agent.model
-    for part, value in vars(source.pieces.model).items():
+    ours = config.world_model
+    for part, value in vars(source.model.config).items():
         if part not in _NOT_OF_THE_NETWORK:
             given = getattr(ours, part)
             require(given == value, f"model.{part}", given, f"{value}, as in {name}: is a preset missing?")
     model = RSSM(source.model.obs_dim, source.model.action_dim, ours)
     model.load_state_dict(source.model.state_dict())
     if source.replay is None:
-        return {"model": model, "seed_planner": config.planner}
-    return {"model": model, "replay": require_replay(source, name, config.n_envs, {"length": config.length})}
+        return Beginning(model, planner=config.planner)
+    return Beginning(
+        model, replay=require_replay(source, name, config.loop.n_envs, {"length": config.length})
+    )
 
 
 def _action_repeat(make: Callable[..., ControlEnv]) -> int:

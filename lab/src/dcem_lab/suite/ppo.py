@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
-
-import torch
+from dataclasses import dataclass, field
+from typing import Any
 
 from dcem_lab.runs import Run, require
-from dcem_lab.suite.agents import Controller, PlannerConfig
+from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.finetune import Finetuner
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
 from dcem_lab.suite.agents.policy import Policy
 from dcem_lab.suite.envs.dmc import ControlEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.online import (
+    DEVICES,
     FINETUNE_SELECTION_SEED,
     LoopConfig,
-    choose_device,
-    evaluate,
+    evaluations,
     require_chunks,
+    training_device,
 )
-from dcem_lab.suite.snapshots import Snapshots
-from dcem_lab.suite.source import SNAPSHOTS, Pieces, Source, load_source, require_source
+from dcem_lab.suite.trained import SNAPSHOTS, load, load_from
+from dcem_lab.training.loop import Schedule, train
 
 
 @dataclass(frozen=True)
-class PlannerChanges:
+class PlannerChanges(Settings):
     """What to change in the source's planner.
 
     Attributes:
@@ -35,75 +35,59 @@ class PlannerChanges:
             for gradients to pass.
     """
 
-    samples: int | None = None
-    elites: int | None = None
-    iterations: int | None = None
-    sigma: float | None = None
-    tau: float | None = None
+    samples: int | None = setting(None, least=1)
+    elites: int | None = setting(None, least=1)
+    iterations: int | None = setting(None, least=1)
+    sigma: float | None = setting(None, above=0)
+    tau: float | None = setting(None, least=0)
 
-    def __post_init__(self) -> None:
-        for name in ("samples", "elites", "iterations"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, name, value, "null or at least 1")
-        require(self.sigma is None or self.sigma > 0, "sigma", self.sigma, "null or positive")
-        require(self.tau is None or self.tau >= 0, "tau", self.tau, "null or at least 0")
-
-    def applied(self, planner: PlannerConfig) -> PlannerConfig:
-        """The planner with these changes."""
-        changes = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(planner, **{name: value for name, value in changes.items() if value is not None})
+    def given(self) -> dict[str, Any]:
+        """Those that are not null."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FinetuneConfig, LoopConfig):
+class Config(Settings):
     """A controller to start from, how to fine-tune it, and how often to look at it.
 
-    Attributes, beside those of the agent (`FinetuneConfig`) and of the loop
-    (`LoopConfig`):
+    Attributes:
+        seed: of everything.
+        device: cpu, cuda, or auto for cuda where there is one.
         source: the run folder of the controller, or the name of one that ships; `from=` on the command line.
         snapshot: the source's weights that were best at an evaluation, or the last.
-        planner: changes to the source's planner, for training and evaluation alike.
         steps: PPO steps.
-        n_envs: environments stepped and planned for at once, with an episode each in a PPO step.
         actions: taken in every environment in a PPO step; null for a whole episode.
-        eval_every: PPO steps between evaluations, from before the first step to after the last, whose best
-            weights are kept.
+        planner: changes to the source's planner, for training and evaluation alike.
+        learning: PPO through the planner.
+        loop: the loop around it, evaluated from before the first step to after the last.
     """
 
+    seed: int = 0
+    device: str = setting("auto", among=DEVICES)
     source: str = ""
-    snapshot: str = "best"
+    snapshot: str = setting("best", among=SNAPSHOTS)
+    steps: int = setting(200, least=1)
+    actions: int | None = setting(None, least=1)
     planner: PlannerChanges = field(default_factory=PlannerChanges)
-    steps: int = 200
-    n_envs: int = 10
-    n_workers: int = 10
-    actions: int | None = None
-    eval_every: int = 10
+    learning: FinetuneConfig = field(default_factory=FinetuneConfig)
+    loop: LoopConfig = field(default_factory=lambda: LoopConfig(n_envs=10, n_workers=10, eval_every=10))
 
     def __post_init__(self) -> None:
-        FinetuneConfig.__post_init__(self)
-        LoopConfig.__post_init__(self)
-        self._at_least_one("steps")
-        require(self.value_steps < self.steps, "value_steps", self.value_steps,
+        super().__post_init__()
+        only_values = self.learning.value_steps
+        require(only_values < self.steps, "value_steps", only_values,
                 f"below steps={self.steps}: until then only the value network learns")  # fmt: skip
-        require(self.actions is None or self.actions >= 1, "actions", self.actions, "null or at least 1")
-        require(self.snapshot in SNAPSHOTS, "snapshot", self.snapshot, " or ".join(SNAPSHOTS))
 
 
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {
         "planner": PlannerChanges(samples=10, elites=3, iterations=2, tau=1.0),
         "steps": 4,
-        "n_envs": 2,
-        "n_workers": 0,
         "actions": 25,
-        "minibatch": 25,
-        "value_width": 16,
-        "value_updates": 5,
-        "value_steps": 1,
-        "batch": 4,
-        "length": 10,
-        "eval_every": 2,
-        "eval_episodes": 2,
+        "learning": FinetuneConfig(
+            minibatch=25, value_width=16, value_updates=5, value_steps=1, batch=4, length=10
+        ),
+        "loop": LoopConfig(n_envs=2, n_workers=0, eval_every=2, eval_episodes=2),
         "device": "cpu",
     },
 }
@@ -111,61 +95,48 @@ PRESETS: dict[str, dict[str, object]] = {
 
 def check(config: Config) -> None:
     """The source must be there, and have the parts that are to be trained."""
-    source = require_source(config.source, config.snapshot)
-    pieces = _pieces(config, source)
-    Policy(source.model, source.decoder, pieces.planner).train_only(config.parts)
-    with closing(pieces.environment()()) as env:
-        actions, distance = _actions(config, env), pieces.model.distance
-        if config.likelihood:
-            require_chunks(env, config, config.replay_steps, {"length": config.length})
+    source, learning = load_from(config.source, config.snapshot, **config.planner.given()), config.learning
+    Policy(source.model, source.decoder, source.planner).train_only(learning.parts)
+    with closing(source.environment()()) as env:
+        actions, distance = _actions(config, env), source.model.config.distance
+        if learning.likelihood:
+            require_chunks(env, config.loop.n_envs, learning.replay_steps, {"length": learning.length})
             allowed = f"from model.distance={distance} to below actions={actions}"
-            require(distance <= config.length < actions, "length", config.length, allowed)
-    transitions = config.n_envs * actions
+            require(distance <= learning.length < actions, "length", learning.length, allowed)
+    transitions = config.loop.n_envs * actions
     allowed = f"at most {transitions}, the transitions of a step"
-    require(config.minibatch <= transitions, "minibatch", config.minibatch, allowed)
+    require(learning.minibatch <= transitions, "minibatch", learning.minibatch, allowed)
 
 
 def run(config: Config, run: Run) -> None:
     """Fine-tune, evaluate at intervals, and leave the best and the last controller in the checkpoint."""
-    device = choose_device(config.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    source = load_source(config.source, config.snapshot)
-    pieces, model, decoder = _pieces(config, source), source.model.to(device), source.decoder
-    if decoder is not None:
-        decoder = decoder.to(device)
-    make = pieces.environment()
+    device, loop = training_device(config.device), config.loop
+    trained = load(config.source, config.snapshot, **config.planner.given()).to(device)
+    make = trained.environment()
     with closing(make()) as probe:
-        actions = _actions(config, probe)
-        env_steps = config.n_envs * actions * probe.action_repeat
-    n_workers = min(config.n_workers, config.eval_episodes)
+        actions, repeat = _actions(config, probe), probe.action_repeat
+    schedule = Schedule(
+        steps=config.steps,
+        env_steps=loop.n_envs * actions * repeat,
+        evaluations={*range(0, config.steps, loop.eval_every), config.steps},
+        save_every=loop.save_every,
+        beforehand=True,
+    )
     with (
-        closing(ParallelEnv(make, config.n_envs, config.n_workers)) as envs,
-        closing(ParallelEnv(make, config.eval_episodes, n_workers)) as tests,
+        closing(ParallelEnv(make, loop.n_envs, loop.n_workers)) as envs,
+        evaluations(trained, make, loop, FINETUNE_SELECTION_SEED) as evaluate,
     ):
-        agent = Finetuner(envs, model, decoder, pieces.planner, config, actions, config.seed, device)
-        controller = Controller(model, pieces.planner, decoder=decoder)
-        trained = Snapshots(pieces, model, decoder)
-
-        def look() -> dict[str, float]:
-            figures = evaluate(controller, tests, FINETUNE_SELECTION_SEED)
-            trained.keep_if_best(figures["eval/mean"])
-            return figures | {"eval/best": trained.score}
-
-        for step in run.steps(
-            config.steps, {"agent": agent, "trained": trained}, save_every=config.save_every
-        ):
-            # All of a record is about the controller before the step: how it played, with noise and without.
-            seen = look() if step % config.eval_every == 0 else {}
-            figures = agent.step()
-            times = {f"ms/{part}": value for part, value in agent.stopwatch.read().items()}
-            run.log(step, **figures, **seen, env_steps=step * env_steps, **times)
-            if step + 1 == config.steps:
-                run.log(config.steps, **look(), env_steps=config.steps * env_steps)
-
-
-def _pieces(config: Config, source: Source) -> Pieces:
-    return replace(source.pieces, planner=config.planner.applied(source.planner))
+        agent = Finetuner(
+            envs,
+            trained.model,
+            trained.decoder,
+            trained.planner,
+            config.learning,
+            actions,
+            config.seed,
+            device,
+        )
+        train(run, agent, trained, evaluate, schedule)
 
 
 def _actions(config: Config, env: ControlEnv) -> int:

@@ -10,7 +10,6 @@ a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -26,18 +25,6 @@ class Chunk(NamedTuple):
     """(batch, length, m)"""
     rewards: Tensor
     """(batch, length)"""
-
-
-class Episode(NamedTuple):
-    """One finished episode of T steps, from its first observation to its last."""
-
-    env: int
-    observations: Tensor
-    """(T + 1, n)"""
-    actions: Tensor
-    """(T, m)"""
-    rewards: Tensor
-    """(T,)"""
 
 
 class ReplayBuffer:
@@ -177,32 +164,6 @@ class ReplayBuffer:
             _gather(self._rewards, place[:, :-1]),
         )
         return chunk if on_cpu else Chunk(*(x.masked_fill(n_starts == 0, torch.nan) for x in chunk))
-
-    def episodes(self) -> Iterator[Episode]:
-        """The finished episodes that are still whole, by environment, oldest first. Reads from the device.
-
-        >>> replay = ReplayBuffer(n_envs=1, capacity=100, observation_size=3, action_size=1)
-        >>> for t in range(20):
-        ...     x, u, ended = torch.zeros(1, 3), torch.zeros(1, 1), torch.tensor([t % 10 == 9])
-        ...     replay.add(x, u, torch.ones(1), x, ended)
-        >>> [episode.rewards.sum().item() for episode in replay.episodes()]
-        [10.0, 10.0]
-        """
-        oldest, episode = self._oldest_kept().tolist(), self._episode.tolist()
-        first, end = self._first.tolist(), self._end.tolist()
-        for env in range(self.n_envs):
-            for number in range(max(0, episode[env] + 1 - self._max_episodes), episode[env]):
-                entry = number % self._max_episodes
-                position, stop = first[env][entry], end[env][entry]
-                if position < oldest[env] or stop - position < 2:
-                    continue
-                place = torch.arange(position, stop, device=self.device) % self.capacity
-                yield Episode(
-                    env,
-                    self._observations[env, place],
-                    self._actions[env, place[:-1]],
-                    self._rewards[env, place[:-1]],
-                )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything, without the memory not yet used. Reads from the device."""

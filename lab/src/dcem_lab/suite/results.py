@@ -14,7 +14,7 @@ from dcem_lab.runs import Kept, facts, read_records
 from dcem_lab.runs.files import write_bytes, write_csv
 from dcem_lab.runs.folder import LOG
 from dcem_lab.suite.agents import Episode, PlannerConfig
-from dcem_lab.suite.source import read_stored
+from dcem_lab.suite.trained import Trained
 
 CONTROLLERS = {"planet": "full-cem", "embed": "latent-dcem", "ppo": "latent-dcem-ppo"}
 """What the controllers of the three phases are called in the table."""
@@ -53,12 +53,11 @@ def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
     yield Kept(record["experiment"], record["variant"], record["seed"], record, list(curve.values()), rows)
 
 
-def controller_of(run_or_name: str | Path) -> str:
-    """What the controller of a run, or of weights that ship, is called in the table."""
-    stored = read_stored(run_or_name)
-    if stored.experiment == "ppo" and stored.pieces.get("decoder") is None:
+def controller_of(trained: Trained) -> str:
+    """What a controller is called in the table."""
+    if trained.experiment == "ppo" and trained.decoder is None:
         return "full-cem-ppo"
-    return CONTROLLERS[stored.experiment]
+    return CONTROLLERS[trained.experiment]
 
 
 def add_episodes(
@@ -80,18 +79,55 @@ def add_episodes(
         Row(task, controller, run, planner.samples, planner.iterations, episode.seed, round(episode.total, 3))
         for episode in episodes
     ]
-    kept = [row for row in read_table(table) if tuple(row[:3]) != (task, controller, run)]
-    write_csv(table, Row._fields, sorted([*kept, *(list(map(str, row)) for row in new)]))
-    path = table.with_suffix(".json")
-    records = json.loads(path.read_bytes()) if path.exists() else {}
-    records[f"{task} {controller} {run}"] = {
+    record = {
         "planner": dataclasses.asdict(planner),
         "snapshot": snapshot,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "seconds": round(seconds, 1),
         **facts.here(),
     }
-    write_bytes(path, json.dumps(dict(sorted(records.items())), indent=1).encode() + b"\n")
+    rows = [list(map(str, row)) for row in new]
+    _put(table, rows, {f"{task} {controller} {run}": record})
+
+
+def merge(table: Path, other: Path) -> None:
+    """Put another table's rows and records in, in place of those of the same controllers and runs."""
+    if not other.exists():
+        raise ValueError(f"{other} must be a table to merge, but it is not there")
+    _put(table, read_table(other), _read_records(other))
+
+
+def rename(table: Path, old: str, new: str) -> None:
+    """Give a controller of the table another name, which none of the same task and run may have yet."""
+    rows, records = read_table(table), _read_records(table)
+    whose = {tuple(row[:3]) for row in rows}
+    if old not in {controller for _, controller, _ in whose}:
+        raise ValueError(f"{table} must have a controller {old!r} to rename, but it has none")
+    for task, controller, run in sorted(whose):
+        if controller != old:
+            continue
+        if (task, new, run) in whose:
+            raise ValueError(f"{table} must have no controller {new!r} yet for {task} and {run}")
+        if f"{task} {old} {run}" in records:
+            records[f"{task} {new} {run}"] = records.pop(f"{task} {old} {run}")
+    _write(table, [[task, new if name == old else name, *rest] for task, name, *rest in rows], records)
+
+
+def _put(table: Path, rows: list[list[str]], records: dict[str, Any]) -> None:
+    whose = {tuple(row[:3]) for row in rows}
+    kept = [row for row in read_table(table) if tuple(row[:3]) not in whose]
+    _write(table, [*kept, *rows], {**_read_records(table), **records})
+
+
+def _write(table: Path, rows: list[list[str]], records: dict[str, Any]) -> None:
+    write_csv(table, Row._fields, sorted(rows))
+    text = json.dumps(dict(sorted(records.items())), indent=1)
+    write_bytes(table.with_suffix(".json"), text.encode() + b"\n")
+
+
+def _read_records(table: Path) -> dict[str, Any]:
+    path = table.with_suffix(".json")
+    return json.loads(path.read_bytes()) if path.exists() else {}
 
 
 def read_table(table: Path) -> list[list[str]]:

@@ -1,7 +1,11 @@
-"""What a stored controller may ask for: no import that it chooses, no memory beyond that of its weights."""
+"""What a stored controller may ask for: no import that it chooses, no memory beyond that of its weights, no
+plan that would never end, and no value of another type than ours."""
 
 from __future__ import annotations
 
+import math
+import types
+import typing
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -10,20 +14,55 @@ import torch
 from torch import Tensor, nn
 
 from dcem_lab import experiments
-from dcem_lab.suite.rssm import RSSMConfig
+from dcem_lab.runs import require
+from dcem_lab.suite.rssm import RSSM, RSSMConfig
+
+PLAN_LIMITS = {"samples": 100_000, "iterations": 1_000, "horizon": 1_000}
+"""What a file may ask of a planner; the paper's has 1,000, 10 and 12."""
+
+PLAN_STEPS = 10_000_000
+"""What samples × iterations × horizon of a file may come to; the paper's is 120,000."""
+
+MOST_REPEATS = 1_000
+"""Environment steps for which a file may have an action held."""
+
+_DECODER = {
+    "latent_dim": int,
+    "horizon": int,
+    "action_dim": int,
+    "low": float | tuple[float, ...],
+    "high": float | tuple[float, ...],
+    "hidden": tuple[int, ...],
+    "activation": str,
+    "state_dim": int,
+}
 
 
 def check_experiment(name: object) -> None:
     """`experiments.load` imports any module by its path; what a file names must be one of ours."""
-    if name not in experiments.EXPERIMENTS:
+    if name not in tuple(experiments.EXPERIMENTS):
         known = ", ".join(experiments.EXPERIMENTS)
         raise ValueError(f"a stored experiment must be one of {known}, got {name!r}")
 
 
-def check_task(task: object) -> None:
+def check_task(task: object, action_repeat: object) -> None:
     """Gymnasium imports the module in front of a colon."""
     if not isinstance(task, str) or ":" in task:
         raise ValueError(f"a stored task must be a name without a module, got {task!r}")
+    fits = action_repeat is None or (type(action_repeat) is int and 1 <= action_repeat <= MOST_REPEATS)
+    require(fits, "a stored action_repeat", action_repeat, f"null or from 1 to {MOST_REPEATS:,}")
+
+
+def check_planner(asked: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """ValueError where a file asks for plans beyond `PLAN_LIMITS`, but for what its user has `given`."""
+    steps = 1
+    for name, most in PLAN_LIMITS.items():
+        value = asked[name] if name in asked and name not in given else 1
+        advice = f"at most {most:,} in a file (--{name} on the command line may be more)"
+        require(type(value) is not int or value <= most, f"planner.{name}", value, advice)
+        steps *= value if type(value) is int else 1
+    product = " × ".join(PLAN_LIMITS)
+    require(steps <= PLAN_STEPS, f"planner's {product}", steps, f"at most {PLAN_STEPS:,} in a file")
 
 
 def check_model(config: RSSMConfig, build: Callable[[], nn.Module], weights: Mapping[str, Tensor]) -> None:
@@ -40,10 +79,47 @@ def check_model(config: RSSMConfig, build: Callable[[], nn.Module], weights: Map
             )
 
 
-def check_decoder(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """ValueError where the decoder that `settings` describe has other sizes than its weights."""
-    inputs = settings["latent_dim"] + settings.get("state_dim", 0)
-    sizes = [inputs, *settings["hidden"], settings["horizon"] * settings["action_dim"]]
+def check_decoder(settings: Any, weights: Mapping[str, Tensor], model: RSSM) -> None:
+    """ValueError where the decoder that `settings` describe has other sizes than its weights or its model."""
+    _check_types(settings, _DECODER, "decoder")
+    state_dim = settings.get("state_dim", 0)
+    require(settings["latent_dim"] >= 1, "decoder.latent_dim", settings["latent_dim"], "at least 1")
+    require(state_dim in (0, model.state_dim), "decoder.state_dim", state_dim, f"0 or {model.state_dim}")
+    ours, action_dim = model.action_dim, settings["action_dim"]
+    require(action_dim == ours, "decoder.action_dim", action_dim, f"the model's {ours}")
+    sizes = [settings["latent_dim"] + state_dim, *settings["hidden"], settings["horizon"] * action_dim]
     found = [x.shape for name, x in weights.items() if name.endswith(".weight")]
     if [(b, a) for a, b in pairwise(sizes)] != [tuple(shape) for shape in found]:
         raise ValueError(f"decoder must fit its weights {[tuple(x) for x in found]}, got layers {sizes[:10]}")
+
+
+def from_json(kind: Any, values: Any, name: str, changes: Mapping[str, Any] | None = None) -> Any:
+    """The dataclass that `dcem_lab.runs.config.to_json` turned into these values, with `changes`.
+
+    >>> from_json(RSSMConfig, {"hidden": "8"}, "model")
+    Traceback (most recent call last):
+    ValueError: model.hidden must be int, got '8'
+    """
+    _check_types(values, typing.get_type_hints(kind), name)
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return kind(**{**plain, **(changes or {})})
+
+
+def _check_types(values: Any, hints: Mapping[str, Any], name: str) -> None:
+    require(isinstance(values, dict), name, values, "an object of JSON")
+    for key, value in values.items():
+        require(key in hints, f"settings of {name}", key, f"among {', '.join(hints)}")
+        hint = hints[key]
+        said = hint.__name__ if isinstance(hint, type) else str(hint)
+        require(_is(hint, value), f"{name}.{key}", value, said)
+
+
+def _is(hint: Any, value: Any) -> bool:
+    """Whether a value of JSON is of that type; numbers that no arithmetic can take are of none."""
+    if isinstance(hint, types.UnionType):
+        return any(_is(one, value) for one in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, list) and all(_is(typing.get_args(hint)[0], one) for one in value)
+    if hint is float and type(value) is not int:
+        return type(value) is float and math.isfinite(value)
+    return type(value) is (int if hint is float else hint) and (type(value) is not int or abs(value) < 2**63)

@@ -33,25 +33,25 @@ class Fit(ABC):
 
     Args:
         network: learns.
-        lr, eps: of Adam.
-        clip: gradients are scaled down to this norm.
-        decay: of the moving average; 0 for the weights themselves.
+        config: with updates_per_step (of an agent; may be a fraction), lr of Adam, clip (gradients are scaled
+            down to this norm) and average (decay of the moving average; 0 for the weights themselves).
         generator: of all that the loss draws, on the network's device.
+        eps: of Adam.
     """
 
     average: nn.Module
     """The moving average."""
+    tag = ""
+    """In front of the names of its metrics."""
 
-    def __init__(
-        self, network: nn.Module, lr: float, eps: float, clip: float, decay: float, generator: Generator
-    ) -> None:
-        self.generator = generator
+    def __init__(self, network: nn.Module, config: Any, generator: Generator, eps: float = 1e-8) -> None:
+        self.generator, self.updates_per_step, self._due = generator, config.updates_per_step, 0.0
         self.average = copy.deepcopy(network).requires_grad_(False)
-        self._network, self._clip, self._decay = network, clip, decay
+        self._network, self._clip, self._decay = network, config.clip, config.average
         self._parameters: list[Tensor] = list(network.parameters())
         self._averages: list[Tensor] = list(self.average.parameters())
         on_cuda = self._parameters[0].is_cuda
-        self.optimizer = torch.optim.Adam(self._parameters, lr, eps=eps, capturable=on_cuda)
+        self.optimizer = torch.optim.Adam(self._parameters, config.lr, eps=eps, capturable=on_cuda)
         self._names: list[str] = []
         self._totals = torch.zeros(0, device=self._parameters[0].device)
         self.updates = self._updates_read = 0
@@ -67,6 +67,13 @@ class Fit(ABC):
             self._captured()
         self.updates += 1
 
+    def keep_pace(self) -> None:
+        """The updates that go with one step of an agent; what is left of a fraction waits for the next."""
+        self._due += self.updates_per_step
+        while self._due >= 1:
+            self._due -= 1
+            self.update()
+
     def _update(self) -> None:
         with torch.enable_grad():
             loss, figures = self.loss()
@@ -80,7 +87,7 @@ class Fit(ABC):
             self._names, self._totals = list(figures), torch.zeros_like(values)
         self._totals.add_(values)
 
-    def read(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Means of the figures and of the gradient's norm since the last reading. Waits for the device."""
         new, self._updates_read = self.updates - self._updates_read, self.updates
         if new == 0:
@@ -98,6 +105,8 @@ class Fit(ABC):
             "average": self.average.state_dict(),
             "optimizer": self.optimizer.state_dict()["state"],
             "updates": self.updates,
+            "due": self._due,
+            "generator": self.generator.get_state(),
             "figures": (self._names, self._totals, self._updates_read),
         }
 
@@ -107,6 +116,7 @@ class Fit(ABC):
         self.average.load_state_dict(state["average"])
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
-        self.updates = state["updates"]
+        self.generator.set_state(state["generator"])
+        self.updates, self._due = state["updates"], state["due"]
         self._names, totals, self._updates_read = state["figures"]
         self._totals = totals.to(self._totals.device)

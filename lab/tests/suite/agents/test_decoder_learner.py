@@ -1,7 +1,6 @@
 """The decoder's update: whose gradient it is, what it lowers, and which states it is made on."""
 
 import copy
-import functools
 from dataclasses import replace
 
 import pytest
@@ -14,15 +13,14 @@ from dcem_lab.suite.agents import (
     DecoderLearner,
     Offline,
     Planet,
-    PlanetConfig,
     Planner,
     PlannerConfig,
+    build_offline,
 )
-from dcem_lab.suite.agents.planet import spread
-from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.agents.build import spread
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from toy.environment import Plane
+from toy.agent import make_planet
 
 MODEL = RSSMConfig(hidden=8, width=8, distance=3, members=2, pessimism=0.5)
 PLANNER = PlannerConfig(samples=12, elites=3, iterations=3, horizon=3, tau=1.0)
@@ -82,7 +80,7 @@ def test_updates_lower_what_plans_cost(conditioned: bool) -> None:
     before = planned_cost(learner, PLANNER, learner.decoder)
     for _ in range(60):
         learner.update()
-    assert learner.read().keys() == {"cost", "gradient_norm"}
+    assert learner.metrics().keys() == {"cost", "gradient_norm"}
     after = planned_cost(learner, PLANNER, learner.average)
     best = planned_cost(learner, PlannerConfig(samples=200, elites=20, iterations=8, horizon=3), None)
     assert best < before
@@ -127,27 +125,21 @@ def test_planning_for_many_states_is_planning_for_each() -> None:
         torch.testing.assert_close(together.cost[i], alone.cost)
 
 
-AGENT = PlanetConfig(
-    model=MODEL, planner=PLANNER, batch=4, length=5, seed_episodes=2, replay_steps=200, average=0.9
-)
-
-
-def make_agent(noise: float = 0.3, **parts: object) -> Planet:
-    envs, config = ParallelEnv(functools.partial(Plane, 8), 2), replace(AGENT, noise=noise)
-    return Planet(envs, config, seed=0, decoder=replace(DECODER, updates_per_step=0.5), **parts)
+def make_agent(**changes: object) -> Planet:
+    decoder = replace(DECODER, updates_per_step=0.5)
+    return make_planet(model=MODEL, planner=PLANNER, decoder=decoder, seed_episodes=2, **changes)
 
 
 def test_an_agent_plans_with_the_decoder_and_teaches_it() -> None:
     agent = make_agent()
     for _ in range(16):
         agent.step()
-    assert agent.learner.updates == 8  # after two episodes of eight random steps
-    assert agent.decoder_learner is not None
-    assert agent.decoder_learner.updates == 4
-    assert agent._planner._mpc.search_dim == 2
+    assert agent.learners["model"].updates == 8  # after two episodes of eight random steps
+    assert agent.learners["decoder"].updates == 4
+    assert agent.planner._mpc.search_dim == 2
     # What plans are the averages, after every step.
     for planned, learned in zip(
-        agent._planner._mpc.decoder.parameters(), agent.decoder.parameters(), strict=True
+        agent.planner._mpc.decoder.parameters(), agent.decoder.parameters(), strict=True
     ):
         assert torch.equal(planned, learned)
 
@@ -158,18 +150,18 @@ def test_seed_episodes_can_be_planned_over_action_sequences() -> None:
     expected = plan(agent.collector.state_dict()["states"])
     for _ in range(16):
         agent.step()
-    torch.testing.assert_close(agent.replay.state_dict()["actions"][:, 0], expected)
-    assert agent.learner.updates == 8  # after two episodes of eight steps
+    torch.testing.assert_close(agent.collector.replay.state_dict()["actions"][:, 0], expected)
+    assert agent.learners["model"].updates == 8  # after two episodes of eight steps
 
 
 def test_an_agent_with_experience_needs_no_seed_episodes() -> None:
     agent = make_agent(replay=filled_replay().state_dict())
-    written = agent.replay.state_dict()["written"].clone()
+    written = agent.collector.replay.state_dict()["written"].clone()
     agent.step()
-    assert agent.learner.updates == 1
+    assert agent.learners["model"].updates == 1
     # The open episode has ended where the new one begins: no chunk joins the two.
-    chunk = agent.replay.sample(500, 5, Generator().manual_seed(0))
-    assert torch.equal(agent.replay.state_dict()["written"], written + 1)
+    chunk = agent.collector.replay.sample(500, 5, Generator().manual_seed(0))
+    assert torch.equal(agent.collector.replay.state_dict()["written"], written + 1)
     jumps = chunk.observations[:, 1:, 1] - chunk.observations[:, :-1, 1]
     torch.testing.assert_close(jumps, torch.ones_like(jumps))
 
@@ -178,7 +170,7 @@ def test_offline_learning_goes_on_from_its_state() -> None:
     def make() -> Offline:
         model = RSSM(2, 2, MODEL, Generator().manual_seed(1))
         config = replace(DECODER, updates_per_step=1.5)
-        return Offline(model, filled_replay().state_dict(), config, PLANNER, seed=0)
+        return build_offline(model, filled_replay().state_dict(), config, PLANNER, seed=0)
 
     one, other = make(), make()
     for _ in range(3):
@@ -186,7 +178,7 @@ def test_offline_learning_goes_on_from_its_state() -> None:
     other.load_state_dict(copy.deepcopy(one.state_dict()))
     for agent in (one, other):
         agent.step()
-        assert agent.decoder_learner.updates == 6
+        assert agent["decoder"].updates == 6
     for a, b in zip(one.decoder.parameters(), other.decoder.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -195,9 +187,9 @@ def test_offline_learning_goes_on_from_its_state() -> None:
     ("changes", "message"),
     [
         ({"latent_dim": 0}, "latent_dim must be at least 1, got 0"),
-        ({"hidden": (8, 0)}, r"hidden must hold widths of at least 1, got \(8, 0\)"),
-        ({"lr": 0.0}, "lr must be positive, got 0.0"),
-        ({"start_share": 1.5}, "start_share must be from 0 to 1, got 1.5"),
+        ({"hidden": (8, 0)}, r"hidden must be values at least 1, got \(8, 0\)"),
+        ({"lr": 0.0}, "lr must be above 0, got 0.0"),
+        ({"start_share": 1.5}, "start_share must be at least 0 and at most 1, got 1.5"),
         ({"recent": 20}, "recent must be 0 or above context=20, got 20"),
         ({"backward": "adjoint"}, "backward must be one of unroll, checkpoint, truncate, prune, detach"),
         ({"kept": 0.0}, "kept must be above 0 and at most 1, got 0.0"),

@@ -1,27 +1,16 @@
 """The update and the agent's loop."""
 
-import functools
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Generator
 
-from dcem_lab.suite.agents import Learner, Planet, PlanetConfig, PlannerConfig
-from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.agents import CollectingConfig, LearningConfig, ModelLearner, Planet
+from dcem_lab.suite.planet import Config
 from dcem_lab.suite.replay import ReplayBuffer
-from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
-from toy.environment import Plane
-
-CONFIG = PlanetConfig(
-    model=RSSMConfig(hidden=8, width=8, distance=3, normalize=True),
-    planner=PlannerConfig(samples=10, elites=2, iterations=2, horizon=2),
-    batch=4,
-    length=5,
-    seed_episodes=3,
-    replay_steps=200,
-    average=0.9,
-)
+from dcem_lab.suite.rssm import RSSM, multistep_loss
+from toy.agent import LEARNING, MODEL, make_planet
 
 
 def filled_replay() -> ReplayBuffer:
@@ -33,22 +22,17 @@ def filled_replay() -> ReplayBuffer:
     return replay
 
 
-def make_learner(config: PlanetConfig = CONFIG) -> Learner:
-    model = RSSM(2, 2, config.model, Generator().manual_seed(1))
-    return Learner(model, filled_replay(), config, Generator().manual_seed(2))
-
-
-def make_agent(config: PlanetConfig = CONFIG, seed: int = 0) -> Planet:
-    envs = ParallelEnv(functools.partial(Plane, 8), 2)
-    return Planet(envs, config, seed)
+def make_learner(config: LearningConfig = LEARNING) -> ModelLearner:
+    model = RSSM(2, 2, MODEL, Generator().manual_seed(1))
+    return ModelLearner(model, filled_replay(), config, Generator().manual_seed(2))
 
 
 def weights(agent: Planet) -> list[torch.Tensor]:
-    return [parameter.clone() for parameter in agent.learner.model.parameters()]
+    return [parameter.clone() for parameter in agent.learners["model"].model.parameters()]
 
 
 def test_an_update_is_adam_on_the_clipped_gradient_and_then_the_average() -> None:
-    config = replace(CONFIG, clip=0.1)
+    config = replace(LEARNING, clip=0.1)
     learner, oracle = make_learner(config), make_learner(config)
     model = oracle.model
     adam = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-4)
@@ -76,10 +60,10 @@ def test_figures_are_means_since_the_last_reading() -> None:
     losses = []
     for _ in range(4):
         one.update()
-        losses.append(one.read()["loss"])
+        losses.append(one.metrics()["loss"])
         two.update()
-    assert two.read()["loss"] == pytest.approx(sum(losses) / 4, rel=1e-5)
-    assert two.read() == {}
+    assert two.metrics()["loss"] == pytest.approx(sum(losses) / 4, rel=1e-5)
+    assert two.metrics() == {}
 
 
 def test_a_learner_goes_on_from_its_state() -> None:
@@ -93,11 +77,9 @@ def test_a_learner_goes_on_from_its_state() -> None:
     saved["optimizer"] = {
         i: {name: value.clone() for name, value in state.items()} for i, state in saved["optimizer"].items()
     }
-    random = learner.generator.get_state()
     learner.update()
     other = make_learner()
     other.load_state_dict(saved)
-    other.generator.set_state(random)
     other.update()
     assert other.updates == learner.updates == 4
     for a, b in zip(learner.average.parameters(), other.average.parameters(), strict=True):
@@ -106,18 +88,18 @@ def test_a_learner_goes_on_from_its_state() -> None:
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (0.5, 6), (1.0, 12), (2.25, 27)])
 def test_updates_keep_pace_with_steps(rate: float, expected: int) -> None:
-    agent = make_agent(replace(CONFIG, updates_per_step=rate))
+    agent = make_planet(updates_per_step=rate)
     seeding = 16  # two environments with episodes of 8: four have ended, three are asked for
     for _ in range(seeding):
         agent.step()
-    assert agent.learner.updates == 0
+    assert agent.learners["model"].updates == 0
     for _ in range(12):
         agent.step()
-    assert agent.learner.updates == expected
+    assert agent.learners["model"].updates == expected
 
 
 def test_the_same_seed_gives_the_same_agent() -> None:
-    agents = [make_agent(seed=seed) for seed in (0, 0, 1)]
+    agents = [make_planet(seed=seed) for seed in (0, 0, 1)]
     for agent in agents:
         for _ in range(24):
             agent.step()
@@ -128,43 +110,48 @@ def test_the_same_seed_gives_the_same_agent() -> None:
 
 
 def test_noise_spreads_over_the_environments() -> None:
-    agent = make_agent(replace(CONFIG, noise_from_zero=True))
+    agent = make_planet(noise_from_zero=True)
     assert agent.collector._noise.flatten().tolist() == pytest.approx([0.0, 0.3])
 
 
 def test_the_normaliser_learns_from_what_is_collected() -> None:
-    agent = make_agent()
+    agent = make_planet()
     for _ in range(20):
         agent.step()
-    normalizer = agent.learner.model.normalizer
+    normalizer = agent.learners["model"].model.normalizer
     assert normalizer is agent.model.normalizer
-    seen = torch.cat([e.observations[1:] for e in agent.replay.episodes()])
+    seen = agent.collector.replay.sample(500, 5).observations[:, 1:].flatten(0, 1)
     assert normalizer.count == 40
     torch.testing.assert_close(normalizer.mean, seen.mean(0), atol=0.3, rtol=0)
 
 
 def test_a_cut_replay_buffer_keeps_the_newest() -> None:
-    agent = make_agent(replace(CONFIG, checkpoint_mb=0.0015))
+    agent = make_planet(checkpoint_mb=0.0015)
     for _ in range(40):
         agent.step()
     saved = agent.state_dict()["replay"]
     assert sum(x.nbytes for x in saved.values()) <= 1500
-    other = make_agent(replace(CONFIG, checkpoint_mb=0.0015))
+    other = make_planet(checkpoint_mb=0.0015)
     other.load_state_dict(agent.state_dict())
-    assert 0 < len(other.replay) < len(agent.replay)
+    assert 0 < len(other.collector.replay) < len(agent.collector.replay)
     other.step()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": 2}, "length must be at least model.distance=3, got 2"),
-        ({"average": 1.0}, "average must be from 0 to below 1"),
-        ({"noise": -0.1}, "noise must not be negative"),
+        ({"average": 1.0}, "average must be at least 0 and below 1, got 1.0"),
+        ({"noise": -0.1}, "noise must be at least 0"),
         ({"batch": 0}, "batch must be at least 1"),
-        ({"lr": 0.0}, "lr must be positive"),
+        ({"lr": 0.0}, "lr must be above 0"),
+        ({"updates_per_step": float("nan")}, "updates_per_step must be at least 0"),
     ],
 )
 def test_bad_settings_are_named(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(CONFIG, **changes)
+        (CollectingConfig if "noise" in changes else LearningConfig)(**changes)
+
+
+def test_a_chunk_is_as_long_as_what_is_predicted_in_it() -> None:
+    with pytest.raises(ValueError, match=r"length must be at least model\.distance=3, got 2"):
+        Config(length=2, model=MODEL)

@@ -1,6 +1,5 @@
 """What an agent resumes from: offline, what it began with; in environments, enough to go on learning."""
 
-import functools
 import re
 from dataclasses import replace
 
@@ -8,11 +7,10 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from dcem_lab.suite.agents import DecoderConfig, Offline, Planet, PlanetConfig, PlannerConfig
-from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.agents import DecoderConfig, Offline, Planet, PlannerConfig, build_offline
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from toy.environment import Plane
+from toy.agent import make_planet
 
 PLANNER = PlannerConfig(samples=6, elites=2, iterations=2, horizon=2, tau=1.0)
 DECODER = DecoderConfig(latent_dim=2, hidden=(8,), states=3, context=3)
@@ -28,7 +26,7 @@ def replay_state(reward: float = 0.0) -> dict[str, Tensor]:
 
 def make(seed: int = 1, reward: float = 0.0) -> Offline:
     model = RSSM(2, 1, RSSMConfig(hidden=4, width=4), Generator().manual_seed(seed))
-    return Offline(model, replay_state(reward), DECODER, PLANNER, seed=0)
+    return build_offline(model, replay_state(reward), DECODER, PLANNER, seed=0)
 
 
 @pytest.mark.parametrize("changed", [{"seed": 2}, {"reward": 1.0}], ids=["model", "replay"])
@@ -43,30 +41,24 @@ def test_another_source_is_refused(changed: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("context", [3, 7])
 def test_a_checkpoint_without_room_for_a_chunk_is_refused_at_once(context: int) -> None:
-    model = RSSMConfig(hidden=4, width=4, distance=3)
-    config = PlanetConfig(
-        model=model,
-        planner=PLANNER,
-        batch=2,
-        length=5,
-        seed_episodes=2,
-        replay_steps=200,
-        checkpoint_mb=0.001,
-    )
-
-    def make_planet(config: PlanetConfig) -> Planet:
-        envs = ParallelEnv(functools.partial(Plane, 8), 2)
-        return Planet(envs, config, seed=0, decoder=replace(DECODER, context=context))
+    def make_agent(megabytes: float) -> Planet:
+        return make_planet(
+            planner=PLANNER,
+            decoder=replace(DECODER, context=context),
+            batch=2,
+            seed_episodes=2,
+            checkpoint_mb=megabytes,
+        )
 
     with pytest.raises(ValueError, match=r"^checkpoint_mb must be at least 0\.\d+, got 0\.001$") as refusal:
-        make_planet(config)
+        make_agent(0.001)
     least = float(re.findall(r"least (\S+),", str(refusal.value))[0])
-    agent, other = (make_planet(replace(config, checkpoint_mb=least)) for _ in range(2))
+    agent, other = (make_agent(least) for _ in range(2))
     for step in range(40):
         agent.step()
         if step >= 8:
             other.load_state_dict(agent.state_dict())
-            assert len(other.replay) <= len(agent.replay)
-            assert other.replay.n_starts(max(5, context)) > 0
-    assert len(other.replay) < len(agent.replay)
+            assert len(other.collector.replay) <= len(agent.collector.replay)
+            assert other.collector.replay.n_starts(max(5, context)) > 0
+    assert len(other.collector.replay) < len(agent.collector.replay)
     other.step()

@@ -7,7 +7,7 @@ import torch
 from torch import Generator
 
 from dcem import MPC, Decoder
-from dcem_lab.suite.agents import Learner, PlanetConfig, Planner, PlannerConfig
+from dcem_lab.suite.agents import LearningConfig, ModelLearner, Planner, PlannerConfig
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 
@@ -90,7 +90,7 @@ def test_a_model_of_a_linear_system_plans_the_optimum() -> None:
         loss="mse",
         reward_weight=10.0,
     )
-    config = PlanetConfig(model=model, batch=50, length=6, lr=5e-3, eps=1e-8, average=0.98)
+    config = LearningConfig(batch=50, length=6, lr=5e-3, eps=1e-8, average=0.98)
     generator = Generator().manual_seed(0)
     replay = ReplayBuffer(n_envs=200, capacity=11, observation_size=1, action_size=1)
     x = 2 * torch.rand(200, 1, generator=generator) - 1
@@ -99,7 +99,7 @@ def test_a_model_of_a_linear_system_plans_the_optimum() -> None:
         ended = torch.full((200,), t == 9)
         replay.add(x, 2 * (following - x), -following.square().squeeze(-1), following, ended)
         x = following
-    learner = Learner(RSSM(1, 1, model, generator), replay, config, generator)
+    learner = ModelLearner(RSSM(1, 1, model, generator), replay, config, generator)
     for _ in range(500):
         learner.update()
 
@@ -115,7 +115,7 @@ def test_a_model_of_a_linear_system_plans_the_optimum() -> None:
     [
         ({"samples": 0}, "samples must be at least 1, got 0"),
         ({"elites": 2000}, "elites must be from 1 to samples=1000, got 2000"),
-        ({"sigma": 0.0}, "sigma must be positive"),
+        ({"sigma": 0.0}, "sigma must be above 0"),
         ({"dtype": "int8"}, "dtype must be one of float32, float16, bfloat16, got 'int8'"),
     ],
 )

@@ -268,11 +268,11 @@ def test_learns_a_linear_system(recipe):
     ("change", "message"),
     [
         ({"members": 0}, "members must be at least 1, got 0"),
-        ({"pessimism": -1.0}, "pessimism must not be negative, got -1.0"),
-        ({"std": 0.0}, "std must be positive, got 0.0"),
+        ({"pessimism": -1.0}, "pessimism must be at least 0, got -1.0"),
+        ({"std": 0.0}, "std must be above 0, got 0.0"),
         ({"activation": "tanh"}, "activation must be one of .*, got 'tanh'"),
         ({"loss": "mae"}, "loss must be one of .*, got 'mae'"),
-        ({"loss": "mse"}, "predict_std must be False unless loss is 'nll', got loss='mse'"),
+        ({"loss": "mse"}, "predict_std must be False unless loss is 'nll', which is 'mse', got True"),
     ],
 )
 def test_config_errors(change, message):

@@ -1,23 +1,29 @@
 """Agents: a model, a planner and a way to learn, at work in environments."""
 
-from dcem_lab.suite.agents.collect import Collector
+from dcem_lab.suite.agents.build import AgentConfig, Beginning, build, build_offline
+from dcem_lab.suite.agents.collect import CollectingConfig, Collector
 from dcem_lab.suite.agents.controller import Controller, Episode
 from dcem_lab.suite.agents.decoder_learner import DecoderConfig, DecoderLearner
+from dcem_lab.suite.agents.model_learner import LearningConfig, ModelLearner
 from dcem_lab.suite.agents.offline import Offline
-from dcem_lab.suite.agents.planet import Learner, OnlineConfig, Planet, PlanetConfig
+from dcem_lab.suite.agents.planet import Planet
 from dcem_lab.suite.agents.planner import Planner, PlannerConfig
 
 __all__ = [
+    "AgentConfig",
+    "Beginning",
+    "CollectingConfig",
     "Collector",
     "Controller",
     "DecoderConfig",
     "DecoderLearner",
     "Episode",
-    "Learner",
+    "LearningConfig",
+    "ModelLearner",
     "Offline",
-    "OnlineConfig",
     "Planet",
-    "PlanetConfig",
     "Planner",
     "PlannerConfig",
+    "build",
+    "build_offline",
 ]

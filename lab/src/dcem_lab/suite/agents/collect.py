@@ -1,6 +1,7 @@
 """Many environments controlled at once: plan for all, step all, remember all."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,35 @@ import torch
 from torch import Generator, Tensor
 
 from dcem import capture
+from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.controller import Transition, follow, on_device
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectingConfig(Settings):
+    """How an agent explores and what it remembers. The defaults are the paper's.
+
+    Attributes:
+        seed_episodes: S, episodes at the beginning, of random actions, before anything is learned.
+        noise: standard deviation of the exploration noise.
+        noise_from_zero: spread it over the environments, from 0 to `noise`, instead of the same for all.
+        replay_steps: steps kept in the replay buffer, over all environments.
+        checkpoint_mb: a checkpoint's replay buffer holds the newest steps that fit in so many megabytes.
+    """
+
+    seed_episodes: int = setting(5, least=1)
+    noise: float = setting(0.3, least=0)
+    noise_from_zero: bool = False
+    replay_steps: int = setting(1_000_000, least=1)
+    checkpoint_mb: float = setting(100.0, above=0)
+
+    def noise_in(self, n_envs: int, device: torch.device | str) -> Tensor:
+        """Standard deviations (E,) of the noise in every environment."""
+        noise = torch.full((n_envs,), self.noise, device=device)
+        return noise * torch.linspace(0, 1, n_envs, device=device) if self.noise_from_zero else noise
 
 
 class Collector:

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from dcem import MPC, Decoder, embedding_loss
-from dcem.backward import MODES, Backward, by_name
+from dcem import Decoder, embedding_loss
+from dcem.backward import MODES, by_name
 from dcem.control.decoder import ACTIVATIONS
+from dcem_lab.runs import require
+from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.planner import DTYPES, PlannerConfig
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
@@ -16,7 +18,7 @@ from dcem_lab.training.fit import Fit
 
 
 @dataclass(frozen=True)
-class DecoderConfig:
+class DecoderConfig(Settings):
     """A decoder and how it learns.
 
     Attributes:
@@ -38,46 +40,26 @@ class DecoderConfig:
         kept: the share of the iterations that truncate differentiates, or of the samples that prune does.
     """
 
-    latent_dim: int = 16
-    hidden: tuple[int, ...] = (256, 256, 256)
-    activation: str = "gelu"
+    latent_dim: int = setting(16, least=1)
+    hidden: tuple[int, ...] = setting((256, 256, 256), least=1)
+    activation: str = setting("gelu", among=tuple(ACTIVATIONS))
     conditioned: bool = False
-    updates_per_step: float = 1.0
-    states: int = 32
-    context: int = 20
-    start_share: float = 0.0
-    recent: int = 0
-    lr: float = 5e-4
-    clip: float = 1.0
-    average: float = 0.99
-    backward: str = "unroll"
-    kept: float = 0.2
+    updates_per_step: float = setting(1.0, least=0)
+    states: int = setting(32, least=1)
+    context: int = setting(20, least=1)
+    start_share: float = setting(0.0, least=0, most=1)
+    recent: int = setting(0, least=0)
+    lr: float = setting(5e-4, above=0)
+    clip: float = setting(1.0, above=0)
+    average: float = setting(0.99, least=0, below=1)
+    backward: str = setting("unroll", among=MODES)
+    kept: float = setting(0.2, above=0, most=1)
 
     def __post_init__(self) -> None:
-        # Command lines and JSON give lists; a frozen config must stay hashable.
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for name in ("latent_dim", "states", "context"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if any(width < 1 for width in self.hidden):
-            raise ValueError(f"hidden must hold widths of at least 1, got {self.hidden}")
-        for name in ("lr", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if not self.updates_per_step >= 0:
-            raise ValueError(f"updates_per_step must not be negative, got {self.updates_per_step}")
-        if not 0 <= self.start_share <= 1:
-            raise ValueError(f"start_share must be from 0 to 1, got {self.start_share}")
-        if self.recent and not self.recent > self.context:
-            # The first `context` steps of an episode hold no chunk: the end of the one before has to do.
-            raise ValueError(f"recent must be 0 or above context={self.context}, got {self.recent}")
-        if not 0 <= self.average < 1:
-            raise ValueError(f"average must be from 0 to below 1, got {self.average}")
-        if not 0 < self.kept <= 1:
-            raise ValueError(f"kept must be above 0 and at most 1, got {self.kept}")
-        for name, allowed in (("activation", tuple(ACTIVATIONS)), ("backward", MODES)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        super().__post_init__()
+        # The first `context` steps of an episode hold no chunk: the end of the one before has to do.
+        enough = not self.recent or self.recent > self.context
+        require(enough, "recent", self.recent, f"0 or above context={self.context}")
 
     def decoder(self, model: RSSM, horizon: int, seed: int) -> Decoder:
         """A new one, for plans of that length on that model."""
@@ -91,10 +73,6 @@ class DecoderConfig:
                 activation=self.activation,
                 state_dim=model.state_dim if self.conditioned else 0,
             )
-
-    def mode(self, iterations: int) -> Backward:
-        """How to differentiate plans of so many iterations."""
-        return by_name(self.backward, self.kept, iterations)
 
 
 class DecoderLearner(Fit):
@@ -113,6 +91,7 @@ class DecoderLearner(Fit):
     """
 
     average: Decoder
+    tag = "decoder"
 
     def __init__(
         self,
@@ -126,14 +105,10 @@ class DecoderLearner(Fit):
         self.decoder, self.model, self.replay, self.config = decoder, model, replay, config
         self._n_starts = round(config.start_share * config.states)
         self._imagination = FrozenRollout(model, dtype=DTYPES[planner.dtype])
-        self._mpc = MPC(
-            self._imagination,
-            planner.horizon,
-            solver=planner.solver(),
-            decoder=decoder,
-            backward=config.mode(planner.iterations),
-        ).to(next(decoder.parameters()).device)
-        super().__init__(decoder, config.lr, 1e-8, config.clip, config.average, generator)
+        self._mpc = planner.mpc(
+            model, self._imagination, decoder, by_name(config.backward, config.kept, planner.iterations)
+        )
+        super().__init__(decoder, config, generator)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         self._imagination.refresh()

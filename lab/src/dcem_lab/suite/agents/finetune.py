@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from dcem import Decoder, capture
+from dcem.backward import by_name
 from dcem_lab.suite.agents.experience import Gatherer
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
 from dcem_lab.suite.agents.planner import PlannerConfig
@@ -75,9 +76,8 @@ class Finetuner:
         self._play, self._learn = (
             Generator(self.device).manual_seed(drawn) for drawn in (play_seed, learn_seed)
         )
-        self.policy = Policy(
-            model, decoder, planner, config.mode(planner.iterations), config.std, config.learn_std
-        )
+        backward = by_name(config.backward, config.kept, planner.iterations)
+        self.policy = Policy(model, decoder, planner, backward, config.std, config.learn_std)
         self.critic = Critic(
             model.state_dim, config.gamma, config.value_width, Generator().manual_seed(value_seed)
         ).to(self.device)
@@ -102,9 +102,10 @@ class Finetuner:
         self._update_value = capture(self._update_critic, eager=3)
         self.steps = 0
         """Steps of the agent so far."""
+        self._figures: dict[str, float] = {}
 
-    def step(self) -> dict[str, float]:
-        """Gather episodes and learn from them; returns figures. Waits for the device at the end."""
+    def step(self) -> None:
+        """Gather episodes and learn from them. Waits for the device at the end."""
         with self.stopwatch.measure("gather"):
             lived = self.gatherer.gather()
         figures = {"return": float(np.mean(self.gatherer.returns))} if self.gatherer.returns else {}
@@ -117,7 +118,11 @@ class Finetuner:
         figures["std"] = self.policy.log_std.detach().exp().mean().item()
         figures["clipped_actions"] = (lived.actions.abs() > 1).float().mean().item()
         self.steps += 1
-        return figures
+        self._figures = figures
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last step."""
+        return self._figures | {f"ms/{part}": value for part, value in self.stopwatch.read().items()}
 
     @torch.no_grad()
     def _learn_values(self) -> dict[str, float]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dcem.backward import MODES, Backward, by_name
+from dcem.backward import MODES
+from dcem_lab.runs import require
+from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.policy import PARTS
 
 BACKWARD_MODES = tuple(mode for mode in MODES if mode != "detach")  # which passes no gradient
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneConfig:
+class FinetuneConfig(Settings):
     """PPO through a planner. The defaults are the paper's where it says, else PPO's usual ones.
 
     Attributes:
@@ -39,56 +41,33 @@ class FinetuneConfig:
     """
 
     parts: tuple[str, ...] = ("decoder", "reward")
-    passes: int = 2
-    minibatch: int = 250
-    lr: float = 1e-4
-    std: float = 0.1**0.5
+    passes: int = setting(2, least=1)
+    minibatch: int = setting(250, least=1)
+    lr: float = setting(1e-4, above=0)
+    std: float = setting(0.1**0.5, above=0)
     learn_std: bool = False
-    std_lr: float = 3e-4
-    gamma: float = 0.99
-    lam: float = 0.95
-    clip: float = 0.2
-    grad_clip: float = 0.5
-    value_width: int = 256
-    value_lr: float = 1e-3
-    value_updates: int = 100
-    value_steps: int = 5
-    backward: str = "checkpoint"
-    kept: float = 0.2
+    std_lr: float = setting(3e-4, above=0)
+    gamma: float = setting(0.99, least=0, below=1)
+    lam: float = setting(0.95, least=0, most=1)
+    clip: float = setting(0.2, above=0)
+    grad_clip: float = setting(0.5, above=0)
+    value_width: int = setting(256, least=1)
+    value_lr: float = setting(1e-3, above=0)
+    value_updates: int = setting(100, least=0)
+    value_steps: int = setting(5, least=0)
+    backward: str = setting("checkpoint", among=BACKWARD_MODES)
+    kept: float = setting(0.2, above=0, most=1)
     filter_again: bool = True
-    likelihood: float = 0.0
-    batch: int = 50
-    length: int = 50
-    replay_steps: int = 100_000
+    likelihood: float = setting(0.0, least=0)
+    batch: int = setting(50, least=1)
+    length: int = setting(50, least=1)
+    replay_steps: int = setting(100_000, least=1)
 
     def __post_init__(self) -> None:
-        # Command lines and JSON give lists; a frozen config must stay hashable.
-        object.__setattr__(self, "parts", tuple(self.parts))
-        unknown = [part for part in self.parts if part not in PARTS]
-        if unknown or len(set(self.parts)) < len(self.parts) or not (self.parts or self.learn_std):
-            raise ValueError(f"parts must be some of {', '.join(PARTS)}, each once, got {list(self.parts)}")
-        for name in ("lr", "std", "std_lr", "clip", "grad_clip", "value_lr"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("passes", "minibatch", "value_width", "batch", "length", "replay_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("value_updates", "value_steps", "likelihood"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if not 0 <= self.gamma < 1:
-            raise ValueError(f"gamma must be from 0 to below 1, got {self.gamma}")
-        if not 0 <= self.lam <= 1:
-            raise ValueError(f"lam must be from 0 to 1, got {self.lam}")
-        if not 0 < self.kept <= 1:
-            raise ValueError(f"kept must be above 0 and at most 1, got {self.kept}")
-        if self.backward not in BACKWARD_MODES:
-            raise ValueError(f"backward must be one of {', '.join(BACKWARD_MODES)}, got {self.backward!r}")
-        if self.likelihood and not {"reward", "transition"} & set(self.parts):
-            raise ValueError(
-                f"likelihood must be 0 where parts have neither reward nor transition, got {self.likelihood}"
-            )
-
-    def mode(self, iterations: int) -> Backward:
-        """How to differentiate plans of so many iterations."""
-        return by_name(self.backward, self.kept, iterations)
+        super().__post_init__()
+        known = len(set(self.parts)) == len(self.parts) and set(self.parts) <= set(PARTS)
+        require(known and bool(self.parts or self.learn_std), "parts", list(self.parts),
+                f"some of {', '.join(PARTS)}, each once")  # fmt: skip
+        fitted = {"reward", "transition"} & set(self.parts)
+        require(not self.likelihood or bool(fitted), "likelihood", self.likelihood,
+                "0 where parts have neither reward nor transition")  # fmt: skip

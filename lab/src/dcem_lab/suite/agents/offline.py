@@ -1,79 +1,35 @@
 """Algorithm 2 of the paper on a replay buffer: the decoder learns on a model that is done with learning."""
 
+from __future__ import annotations
+
 import hashlib
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from dcem import Decoder
-from dcem_lab.suite.agents.decoder_learner import DecoderConfig, DecoderLearner
-from dcem_lab.suite.agents.planet import spread
-from dcem_lab.suite.agents.planner import PlannerConfig
-from dcem_lab.suite.replay import ReplayBuffer
-from dcem_lab.suite.rssm import RSSM
-from dcem_lab.training.stopwatch import Stopwatch
+from dcem_lab.suite.agents.decoder_learner import DecoderLearner
+from dcem_lab.training.learners import Learners
 
 
-class Offline:
-    """A decoder learned without an environment; `step` is all there is to the training loop.
+class Offline(Learners):
+    """A decoder learned without an environment, as `dcem_lab.suite.agents.build_offline` puts it together.
+
+    A step is as many updates as an agent does in a step of its environments.
 
     Args:
-        model: imagines; stays as it is.
-        replay: the state of a replay buffer, which stays as it is.
-        config: the decoder and how it learns.
-        planner: how it is planned with.
-        seed: of weights, states and samples.
-        device: of everything.
+        learner: of the decoder, on a model and a replay buffer that stay as they are.
+        given: a digest of those two. Neither is in a checkpoint: a run that resumes must be given the same
+            ones again.
     """
 
-    def __init__(
-        self,
-        model: RSSM,
-        replay: dict[str, Tensor],
-        config: DecoderConfig,
-        planner: PlannerConfig,
-        seed: int,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        # Neither is in a checkpoint: a run that resumes must be given the same ones again.
-        self._given = _digest(model.state_dict()) + _digest(replay)
-        self.model = model.requires_grad_(False).to(device)
-        n_envs, capacity = replay["rewards"].shape
-        self.replay = ReplayBuffer(
-            n_envs, capacity, model.obs_dim, model.action_dim, device, shortest_episode=config.context
-        )
-        self.replay.load_state_dict(replay)
-        seeds = spread(seed)
-        self._generator = Generator(device).manual_seed(seeds["decode"])
-        decoder = config.decoder(model, planner.horizon, seeds["decoder"]).to(device)
-        self.decoder_learner = DecoderLearner(
-            decoder, self.model, self.replay, config, planner, self._generator
-        )
-        self.stopwatch = Stopwatch(torch.device(device))
-        self._updates_due = 0.0
-
-    @property
-    def decoder(self) -> Decoder:
-        """The decoder to evaluate: the moving average."""
-        return self.decoder_learner.average
-
-    def step(self) -> None:
-        """As many updates as an agent does in a step of its environments."""
-        self._updates_due += self.decoder_learner.config.updates_per_step
-        with self.stopwatch.measure("decoder_update"):
-            while self._updates_due >= 1:
-                self._updates_due -= 1
-                self.decoder_learner.update()
+    def __init__(self, learner: DecoderLearner, given: str) -> None:
+        super().__init__({"decoder": learner}, learner.replay.device)
+        self.model, self.decoder, self._given = learner.model, learner.average, given
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, and what tells whether the rest is still the same."""
-        return {
-            "given": self._given,
-            "decoder_learner": self.decoder_learner.state_dict(),
-            "generator": self._generator.get_state(),
-            "updates_due": self._updates_due,
-        }
+        return {"given": self._given, "learners": super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, bit for bit, on the model and the replay buffer it was made with."""
@@ -82,15 +38,13 @@ class Offline:
                 "model and replay must be those the run began with, got others: "
                 "the source has changed since then"
             )
-        self.decoder_learner.load_state_dict(state["decoder_learner"])
-        self._generator.set_state(state["generator"])
-        self._updates_due = state["updates_due"]
+        super().load_state_dict(state["learners"])
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
+def digest(tensors: dict[str, Tensor]) -> str:
     """The same for the same names and numbers alone, on whatever device."""
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     for name, x in sorted(tensors.items()):
-        digest.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
-        digest.update(x.detach().cpu().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        found.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
+        found.update(x.detach().cpu().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()

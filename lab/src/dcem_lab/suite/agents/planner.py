@@ -2,19 +2,24 @@
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from dcem import DCEM, MPC, Decoder, Gaussian, capture
+from dcem.backward import Backward, Unroll
+from dcem_lab.runs import require
+from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, fused_rollout
 
+_UNROLL = Unroll()
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class PlannerConfig:
+class PlannerConfig(Settings):
     """How much to plan. The defaults are the paper's, over full action sequences.
 
     Attributes:
@@ -28,26 +33,31 @@ class PlannerConfig:
             and the processor, stay with float32.
     """
 
-    samples: int = 1000
-    elites: int = 100
-    iterations: int = 10
-    horizon: int = 12
-    sigma: float = 1.0
-    tau: float = 0.0
-    dtype: str = "float32"
+    samples: int = setting(1000, least=1)
+    elites: int = setting(100, least=1)
+    iterations: int = setting(10, least=1)
+    horizon: int = setting(12, least=1)
+    sigma: float = setting(1.0, above=0)
+    tau: float = setting(0.0, least=0)
+    dtype: str = setting("float32", among=tuple(DTYPES))
 
     def __post_init__(self) -> None:
-        for name in ("samples", "iterations", "horizon"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 1 <= self.elites <= self.samples:
-            raise ValueError(f"elites must be from 1 to samples={self.samples}, got {self.elites}")
-        if not self.sigma > 0:
-            raise ValueError(f"sigma must be positive, got {self.sigma}")
-        if not self.tau >= 0:
-            raise ValueError(f"tau must not be negative, got {self.tau}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        super().__post_init__()
+        require(self.elites <= self.samples, "elites", self.elites, f"from 1 to samples={self.samples}")
+
+    def mpc(
+        self, model: RSSM, imagination: Any, decoder: Decoder | None = None, backward: Backward = _UNROLL
+    ) -> MPC:
+        """The search over what the model, or another way to imagine the same, says about actions."""
+        mpc = MPC(
+            imagination,
+            self.horizon,
+            solver=self.solver(),
+            decoder=decoder,
+            action_dim=model.action_dim,
+            backward=backward,
+        )
+        return mpc.to(next(model.parameters()).device)
 
     def solver(self) -> DCEM:
         """The search."""
@@ -90,14 +100,9 @@ class Planner:
         half = weight.is_cuda and config.dtype != "float32"
         dtype = DTYPES[config.dtype] if half else weight.dtype
         self._imagination = fused_rollout(model, dtype) or _Imagination(model, dtype)
-        self._decoder = decoder
-        self._mpc = MPC(
-            self._imagination,
-            config.horizon,
-            solver=config.solver(),
-            decoder=copy.deepcopy(decoder).requires_grad_(False) if decoder is not None else None,
-            action_dim=model.action_dim,
-        ).to(weight.device)
+        self.decoder = decoder
+        held = copy.deepcopy(decoder).requires_grad_(False) if decoder is not None else None
+        self._mpc = config.mpc(model, self._imagination, held)
         self._generator = generator
         self._plan = capture(self._solve, generator=generator)
 
@@ -111,8 +116,8 @@ class Planner:
     def refresh(self) -> None:
         """Take the weights anew from model and decoder."""
         self._imagination.refresh()
-        if self._decoder is not None and self._mpc.decoder is not None:
-            _copy(self._decoder, self._mpc.decoder)
+        if self.decoder is not None and self._mpc.decoder is not None:
+            _copy(self.decoder, self._mpc.decoder)
 
     @torch.no_grad()
     def _solve(self, states: Tensor, noise: Tensor | None = None) -> Tensor:

@@ -65,15 +65,7 @@ class Policy(nn.Module):
         self.log_std = nn.Parameter(log_std.to(next(model.parameters())), requires_grad=learn_std)
 
     def _controller(self) -> MPC:
-        mpc = MPC(
-            self._frozen or self.model,
-            self.planner.horizon,
-            solver=self.planner.solver(),
-            decoder=self.decoder,
-            action_dim=self.model.action_dim,
-            backward=self._backward,
-        )
-        return mpc.to(next(self.model.parameters()).device)
+        return self.planner.mpc(self.model, self._frozen or self.model, self.decoder, self._backward)
 
     def forward(self, states: Tensor, noise: Tensor) -> Tensor:
         """The mean: model states (B, S) and noise (B, T, N, n) → actions (B, m)."""

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dcem_lab.runs import require
+from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.rssm.nets import ACTIVATIONS, EnsembleGRU, EnsembleMLP
 from dcem_lab.suite.rssm.normalize import Normalizer
 
@@ -23,7 +25,7 @@ LOSSES = ("nll", "mse", "rmse")
 
 
 @dataclass(frozen=True)
-class RSSMConfig:
+class RSSMConfig(Settings):
     """Everything about an `RSSM` but the sizes of observation and action; by default the paper's setting.
 
     Attributes:
@@ -44,41 +46,26 @@ class RSSMConfig:
         pessimism: the planner's reward is mean − pessimism · standard deviation over the members.
     """
 
-    hidden: int = 200
-    width: int = 200
-    layers: int = 2
-    activation: str = "relu"
+    hidden: int = setting(200, least=1)
+    width: int = setting(200, least=1)
+    layers: int = setting(2, least=0)
+    activation: str = setting("relu", among=tuple(ACTIVATIONS))
     residual: bool = False
     normalize: bool = False
-    angles: tuple[int, ...] = ()
+    angles: tuple[int, ...] = setting((), least=0)
     predict_std: bool = True
-    std: float = 0.1
+    std: float = setting(0.1, above=0)
     sample: bool = True
-    loss: str = "nll"
-    reward_weight: float = 1.0
-    distance: int = 12
-    members: int = 1
-    pessimism: float = 0.0
+    loss: str = setting("nll", among=LOSSES)
+    reward_weight: float = setting(1.0, least=0)
+    distance: int = setting(12, least=1)
+    members: int = setting(1, least=1)
+    pessimism: float = setting(0.0, least=0)
 
     def __post_init__(self) -> None:
-        # Command lines and JSON give lists; a frozen config must stay hashable.
-        object.__setattr__(self, "angles", tuple(self.angles))
-        for name in ("hidden", "width", "distance", "members"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("layers", "reward_weight", "pessimism"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if not self.std > 0:
-            raise ValueError(f"std must be positive, got {self.std}")
-        if min(self.angles, default=0) < 0:
-            raise ValueError(f"angles must be indices of the observation, got {self.angles}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss must be one of {list(LOSSES)}, got {self.loss!r}")
-        if self.predict_std and self.loss != "nll":
-            raise ValueError(f"predict_std must be False unless loss is 'nll', got loss={self.loss!r}")
+        super().__post_init__()
+        fits = not self.predict_std or self.loss == "nll"
+        require(fits, "predict_std", self.predict_std, f"False unless loss is 'nll', which is {self.loss!r}")
 
 
 class RSSM(nn.Module):

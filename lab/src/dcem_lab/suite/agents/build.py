@@ -1,0 +1,153 @@
+"""Agents put together from their parts: replay buffer, learners, planners, collector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from dcem import Decoder
+from dcem_lab.runs import require
+from dcem_lab.suite.agents.collect import CollectingConfig, Collector
+from dcem_lab.suite.agents.decoder_learner import DecoderConfig, DecoderLearner
+from dcem_lab.suite.agents.model_learner import LearningConfig, ModelLearner
+from dcem_lab.suite.agents.offline import Offline, digest
+from dcem_lab.suite.agents.planet import Planet
+from dcem_lab.suite.agents.planner import Planner, PlannerConfig
+from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.rssm import RSSM
+from dcem_lab.training.fit import Fit
+from dcem_lab.training.learners import Learners
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """What an agent in environments is made of.
+
+    Attributes:
+        learning: how its world model learns.
+        collecting: how it explores, and what it remembers.
+        planner: how it plans, in latent space where there is a decoder.
+        decoder: a decoder to plan with, and how it learns; None to plan over action sequences.
+    """
+
+    learning: LearningConfig
+    collecting: CollectingConfig
+    planner: PlannerConfig
+    decoder: DecoderConfig | None = None
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Of the chunks that it learns on, by setting."""
+        context = {"decoder.context": self.decoder.context} if self.decoder is not None else {}
+        return {**context, "length": self.learning.length}
+
+    def replay(
+        self, n_envs: int, obs_dim: int, action_dim: int, device: torch.device | str
+    ) -> tuple[ReplayBuffer, int]:
+        """An empty replay buffer, and the bytes of it that a checkpoint keeps; ValueError if too few.
+
+        Learning on chunks of up to L steps must be able to go on. An open episode that is not yet long enough
+        for a chunk has up to L places, and a chunk of the episode before it one more.
+        """
+        capacity = max(2, self.collecting.replay_steps // n_envs)
+        # Episodes shorter than a chunk are never sampled: there is no need to keep count of them.
+        shortest = self.learning.length
+        replay = ReplayBuffer(n_envs, capacity, obs_dim, action_dim, device, shortest)
+        least = replay.state_bytes(min(capacity, 2 * max(self.lengths.values()) + 1)) / 1e6
+        megabytes = self.collecting.checkpoint_mb
+        require(megabytes >= least, "checkpoint_mb", megabytes, f"at least {least}")
+        return replay, round(megabytes * 1e6)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What an agent has before its first step, on any device.
+
+    Attributes:
+        model: to learn, or to go on learning.
+        decoder: to go on learning, as the config describes it; it plans the seed episodes, too. None for a
+            new one.
+        replay: the state of a replay buffer, in place of the seed episodes.
+        planner: how the seed episodes are planned, over action sequences; None for random actions, unless
+            there is a decoder.
+    """
+
+    model: RSSM
+    decoder: Decoder | None = None
+    replay: dict[str, Tensor] | None = None
+    planner: PlannerConfig | None = None
+
+
+def build(
+    envs: ParallelEnv, config: AgentConfig, begin: Beginning, seed: int, device: torch.device | str = "cpu"
+) -> Planet:
+    """The agent in environments. The seed is that of a decoder, environments, planning and learning."""
+    seeds = spread(seed)
+    random = {
+        name: Generator(device).manual_seed(seeds[name]) for name in ("plan", "explore", "learn", "decode")
+    }
+    model = begin.model.to(device)
+    replay, checkpoint_bytes = config.replay(envs.num_envs, model.obs_dim, model.action_dim, device)
+    if begin.replay is not None:
+        longest = max(config.lengths.values())
+        replay.load_state_dict(begin.replay)
+        replay.close_episodes()
+        if replay.n_starts(longest) == 0:
+            raise ValueError(f"replay must hold an episode of more than {longest} steps, got none")
+
+    model_learner = ModelLearner(model, replay, config.learning, random["learn"])
+    learners: dict[str, Fit] = {"model": model_learner}
+    planning, decoder = model_learner.average, None
+    if config.decoder is not None:
+        first = begin.decoder or config.decoder.decoder(model, config.planner.horizon, seeds["decoder"])
+        decoder_learner = DecoderLearner(
+            first.to(device), planning, replay, config.decoder, config.planner, random["decode"]
+        )
+        learners["decoder"], decoder = decoder_learner, decoder_learner.average
+
+    planner = Planner(planning, config.planner, decoder, random["plan"])
+    seed_planner = planner if begin.decoder is not None else None
+    if begin.planner is not None:
+        seed_planner = Planner(planning, begin.planner, None, random["plan"])
+    noise = config.collecting.noise_in(envs.num_envs, device)
+    collector = Collector(envs, planning, replay, noise, random["explore"])
+    collector.restart(seeds["envs"])
+    return Planet(
+        Learners(learners, device),
+        collector,
+        planner,
+        {name: random[name] for name in ("plan", "explore")},
+        checkpoint_bytes,
+        config.collecting.seed_episodes if begin.replay is None else 0,
+        seed_planner,
+    )
+
+
+def build_offline(
+    model: RSSM,
+    replay: dict[str, Tensor],
+    config: DecoderConfig,
+    planner: PlannerConfig,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Offline:
+    """A new decoder for a model, to be learned on the state of a replay buffer; both stay as they are."""
+    given, seeds = digest(model.state_dict()) + digest(replay), spread(seed)
+    model = model.requires_grad_(False).to(device)
+    n_envs, capacity = replay["rewards"].shape
+    buffer = ReplayBuffer(n_envs, capacity, model.obs_dim, model.action_dim, device, config.context)
+    buffer.load_state_dict(replay)
+    decoder = config.decoder(model, planner.horizon, seeds["decoder"]).to(device)
+    generator = Generator(device).manual_seed(seeds["decode"])
+    return Offline(DecoderLearner(decoder, model, buffer, config, planner, generator), given)
+
+
+def spread(seed: int) -> dict[str, int]:
+    """Seeds for all that draws at random, unlike each other; agents of one seed have the same."""
+    parts = ("model", "envs", "plan", "explore", "learn", "decoder", "decode")
+    drawn = np.random.SeedSequence(seed).generate_state(len(parts)) >> 1  # room to count on from there
+    return dict(zip(parts, drawn.tolist(), strict=True))

@@ -1,0 +1,58 @@
+"""Learning the world model on replayed experience."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Generator, Tensor
+
+from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.rssm import RSSM, multistep_loss
+from dcem_lab.training.fit import Fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningConfig(Settings):
+    """How the world model learns. The defaults are the paper's; where it is silent, PlaNet's.
+
+    Attributes:
+        updates_per_step: model updates for every step of all environments; may be a fraction.
+        batch, length: chunks in an update, and steps in a chunk.
+        lr, eps: of Adam.
+        clip: gradients are scaled down to this norm, over all members.
+        average: decay of the moving average of the weights that plans; 0 for the weights themselves.
+    """
+
+    updates_per_step: float = setting(1.0, least=0)
+    batch: int = setting(50, least=1)
+    length: int = setting(50, least=1)
+    lr: float = setting(1e-3, above=0)
+    eps: float = setting(1e-4, above=0)
+    clip: float = setting(1000.0, above=0)
+    average: float = setting(0.0, least=0, below=1)
+
+
+class ModelLearner(Fit):
+    """Fits a model to chunks of the replay buffer and keeps a moving average of its weights.
+
+    Args:
+        model: learns.
+        replay: where chunks come from.
+        config: how it learns.
+        generator: of the sampling and of the loss's noise, on the model's device.
+    """
+
+    average: RSSM
+    """The moving average, with the model's own statistics."""
+
+    def __init__(
+        self, model: RSSM, replay: ReplayBuffer, config: LearningConfig, generator: Generator
+    ) -> None:
+        super().__init__(model, config, generator, config.eps)
+        self.model, self.replay, self.config = model, replay, config
+        self.average.normalizer = model.normalizer
+
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        chunk = self.replay.sample(self.config.batch, self.config.length, self.generator)
+        return multistep_loss(self.model, *chunk, generator=self.generator)

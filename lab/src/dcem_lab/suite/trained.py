@@ -1,0 +1,252 @@
+"""A trained controller: one record that is followed while it learns, saved, loaded, shipped and played.
+
+A run saves it as ``trained`` among its objects, where it describes itself; weights that ship
+(`dcem_lab.pretrained`) have the same description beside them. Whoever gave a file away may have written
+anything into it: `dcem_lab.suite.trust` says what is believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dcem import Decoder
+from dcem_lab import pretrained
+from dcem_lab.runs import CheckpointError, RunError, load_checkpoint, read_record, require
+from dcem_lab.runs.config import to_json
+from dcem_lab.runs.record import RECORD
+from dcem_lab.suite import trust
+from dcem_lab.suite.agents import Controller, PlannerConfig
+from dcem_lab.suite.envs.dmc import ControlEnv, make_env
+from dcem_lab.suite.rssm import RSSM, RSSMConfig
+
+SNAPSHOTS = ("best", "last")
+
+
+@dataclass
+class Trained:
+    """A controller and the task that it is for.
+
+    While it learns, its weights go on changing, and it keeps those with which it played best: returns swing.
+
+        trained = Trained(task, action_repeat, planner, model, decoder)
+        for step in run.steps(n, {"agent": agent, "trained": trained}):
+            ...
+            trained.keep_if_best(mean_return)
+
+    Attributes:
+        task: a task of the control suite or a Gymnasium id.
+        action_repeat: environment steps an action is held for; None for the task's own.
+        planner: how it plans when it is evaluated, in latent space where there is a decoder.
+        model: the world model that plans; its config has the pessimism to plan with.
+        decoder: the decoder that plans; None for one that plans over action sequences.
+        replay: the state of the replay buffer (`ReplayBuffer.load_state_dict`); None where none was kept.
+        experiment, config: what trained it, as JSON; empty while it is being trained.
+        score: of the best evaluation so far.
+    """
+
+    task: str
+    action_repeat: int | None
+    planner: PlannerConfig
+    model: RSSM
+    decoder: Decoder | None = None
+    replay: dict[str, Tensor] | None = None
+    experiment: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    score: float = field(default=-math.inf, init=False)
+    _best: dict[str, Any] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def networks(self) -> dict[str, nn.Module | None]:
+        """All that has weights, by the names under which these are kept."""
+        return {"model": self.model, "decoder": self.decoder}
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """All but the weights, as JSON."""
+        return {
+            "task": self.task,
+            "action_repeat": self.action_repeat,
+            "model": to_json(self.model.config),
+            "planner": to_json(self.planner),
+            "decoder": self.decoder.settings if self.decoder is not None else None,
+        }
+
+    def to(self, device: torch.device) -> Trained:
+        """Itself, with the weights on that device."""
+        for network in self.networks.values():
+            if network is not None:
+                network.to(device)
+        return self
+
+    def environment(self) -> Callable[..., ControlEnv]:
+        """What makes one environment of the task; it takes a `render_mode`."""
+        return partial(make_env, self.task, self.action_repeat)
+
+    def controller(self) -> Controller:
+        """What plays."""
+        return Controller(self.model, self.planner, decoder=self.decoder)
+
+    def ship(self, name: str, folder: Path | str = pretrained.FOLDER) -> Path:
+        """Keep the weights under a name that `load` takes; returns the file."""
+        described = {"experiment": self.experiment, "config": self.config, "pieces": self.description}
+        weights = {
+            f"{part}.{key}": x for part, state in self._weights().items() for key, x in (state or {}).items()
+        }
+        return pretrained.save(name, described, weights, folder)
+
+    def keep_if_best(self, score: float) -> bool:
+        """Keep the weights if no evaluation scored as high before. Waits for the device if so.
+
+        NaN is no score: nothing would ever beat it.
+        """
+        if not score > self.score:
+            return False
+        self.score, self._best = score, self._weights()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "pieces": self.description,
+            "score": self.score,
+            "best": self._best,
+            "last": self._weights(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`. The weights themselves are for those who train them to put back."""
+        self.score, self._best = state["score"], state["best"]
+
+    def _weights(self) -> dict[str, dict[str, Tensor] | None]:
+        return {
+            part: None
+            if network is None
+            else {name: x.detach().cpu().clone() for name, x in network.state_dict().items()}
+            for part, network in self.networks.items()
+        }
+
+
+def load(
+    run_or_name: str | Path, snapshot: str = "best", full_space: bool = False, **planner: Any
+) -> Trained:
+    """The controller of a run folder or of weights that ship, on the processor.
+
+        trained = load("runs/planet/best/seed0").to(device)
+
+    Args:
+        run_or_name: a run folder, or a name that `dcem_lab.pretrained` knows.
+        snapshot: the weights that were ``best`` at an evaluation while training, or the ``last``; what ships
+            has only one of them.
+        full_space: leave the decoder of a latent one away, and plan as much as the paper's full CEM.
+        planner: changes to how it plans (``samples=100``). Only what a file asks for has limits.
+    """
+    require(snapshot in SNAPSHOTS, "snapshot", snapshot, f"one of {', '.join(SNAPSHOTS)}")
+    read = _read_run if is_run(run_or_name) else _read_shipped
+    try:
+        experiment, config, description, weights, replay = read(str(run_or_name), snapshot)
+        trust.check_experiment(experiment)
+        trained = _put_together(description, weights, full_space, planner, str(run_or_name))
+    except (pretrained.PretrainedError, CheckpointError, RunError):
+        raise
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{run_or_name} must hold a whole controller, but in its files: {said}") from error
+    trained.experiment, trained.config, trained.replay = experiment, config, replay
+    return trained
+
+
+def load_from(name: str, snapshot: str = "best", **planner: Any) -> Trained:
+    """`load` for a config that names one in ``from``: whatever is wrong is a ValueError."""
+    known = pretrained.available()
+    if not name or not (is_run(name) or name in known):
+        raise ValueError(
+            f"from must be a run folder or the name of weights that ship ({', '.join(known)}), got {name!r}"
+        )
+    try:
+        return load(name, snapshot, **planner)
+    except (pretrained.PretrainedError, CheckpointError, RunError) as error:
+        raise ValueError(str(error)) from error
+
+
+def is_run(run_or_name: str | Path) -> bool:
+    """Whether it is a run folder; else it can only be the name of weights that ship."""
+    if not str(run_or_name):
+        raise ValueError("a run folder or the name of weights that ship must be given, got nothing")
+    if (Path(run_or_name) / RECORD).exists():
+        return True
+    if Path(run_or_name).exists():
+        raise ValueError(f"{run_or_name} must be a run folder or a shipped model, but it has no {RECORD}")
+    return False
+
+
+def _read_run(folder: str, snapshot: str) -> tuple[Any, ...]:
+    """Experiment, config, description, weights and replay, as they lie on the disk."""
+    record, tree = read_record(folder), load_checkpoint(folder).tree
+    objects: Any = tree["objects"]  # type: ignore[index]
+    if "trained" not in objects:
+        raise ValueError(f"{folder} must be a run with a controller, got one of {record['experiment']}")
+    saved, replay = objects["trained"], objects.get("agent", {}).get("replay")
+    weights = saved[snapshot] if saved["best"] is not None else saved["last"]
+    return record["experiment"], record["config"], saved["pieces"], weights, replay
+
+
+def _read_shipped(name: str, _: str) -> tuple[Any, ...]:
+    """The same of what ships, without a replay buffer."""
+    entry, flat = pretrained.load(name)
+    experiment = entry.get("experiment", "something else")
+    if "pieces" not in entry:
+        raise ValueError(f"{name} must be a controller with an environment, got one of {experiment}")
+    weights: dict[str, dict[str, Tensor]] = {}
+    for key, x in flat.items():
+        part, _, inner = key.partition(".")
+        weights.setdefault(part, {})[inner] = x
+    return experiment, entry.get("config", {}), entry["pieces"], weights, None
+
+
+def _put_together(
+    description: dict[str, Any],
+    weights: dict[str, dict[str, Tensor]],
+    full_space: bool,
+    changes: dict[str, Any],
+    name: str,
+) -> Trained:
+    task, repeat = description["task"], description["action_repeat"]
+    trust.check_task(task, repeat)
+    asked, settings = description["planner"], description["decoder"]
+    if full_space:
+        if settings is None:
+            raise ValueError(
+                f"full_space must be left out for {name}: it is for latent controllers, "
+                "and this one has no decoder"
+            )
+        asked, settings = {key: asked[key] for key in ("horizon", "dtype") if key in asked}, None
+    planner = trust.from_json(PlannerConfig, asked, "planner", changes)
+    trust.check_planner(asked, changes)
+    model = _model(trust.from_json(RSSMConfig, description["model"], "model"), weights["model"])
+    if settings is None:
+        return Trained(task, repeat, planner, model)
+    trust.check_decoder(settings, weights["decoder"], model)
+    decoder = Decoder(**settings)
+    decoder.load_state_dict(weights["decoder"])
+    if planner.horizon != decoder.horizon:
+        raise ValueError(
+            f"horizon must be {decoder.horizon}, that of the decoder of {name}, got {planner.horizon}"
+        )
+    return Trained(task, repeat, planner, model, decoder)
+
+
+def _model(config: RSSMConfig, weights: dict[str, Tensor]) -> RSSM:
+    features = len(weights["normalizer.mean"])
+    action_dim = weights["gru.input_weight"].shape[1] - features
+    build = partial(RSSM, features - len(config.angles), action_dim, config)
+    trust.check_model(config, build, weights)
+    model = build()
+    model.load_state_dict(weights)
+    return model
