@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dcem.solvers.sampling import SamplingSolver, Schedule, at, over_rows
-from dcem.topk.finite import finite_topk
+from dcem.topk.lml import soft_topk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class DCEM(SamplingSolver):
         if callable(self.tau):
             self._check("tau", tau)
         k, tau = over_rows(k, "DCEM: n_elite", values), over_rows(tau, "DCEM: tau", values)
-        return finite_topk(-values, k, tau, self.normalize)
+        return soft_topk(-values, k, tau, self.normalize, finite_only=True)
 
     def slope(self, weights: Tensor) -> Tensor:
         return weights * (1 - weights)

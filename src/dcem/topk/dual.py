@@ -1,7 +1,15 @@
 """The dual of the LML projection: the ν with Σ σ(a + ν) = k, row by row.
 
-Newton's method on F(ν) = logit(mean σ(a + ν)) - logit(k / n), which is nearly linear; rows that it does not
-settle are kept inside a bracket. On a CUDA device one fused kernel does it all (`dcem.topk.lml_triton`).
+For any h with Σ h = k the root is where  Σ (1 - h) σ(a + ν) = Σ h σ(-a - ν):  what those left out get is what
+those chosen lack. Newton's method finds it on the difference of the logarithms of the two sides,
+
+    G(ν) = log Σ (1 - h) σ(a + ν) - log Σ h σ(-a - ν).
+
+`from_threshold` takes the hard top-k for h. Both sides are then sums of small positive terms, so that no digit
+cancels however steep the row; G has a slope between 1/2 and 2 everywhere, and a few steps settle any row. It
+is plain arithmetic of a fixed length, which compilers and function transforms see through.
+`from_moments` takes h = k / n, with which G is logit(mean σ(a + ν)) - logit(k / n). It needs no search for the
+threshold, and does for smooth rows.
 """
 
 import math
@@ -9,214 +17,158 @@ import math
 import torch
 from torch import Tensor
 
-try:
-    from dcem.topk import lml_triton as fused
-except ImportError:  # no Triton here
-    fused = None  # type: ignore[assignment]
-
-_SATURATED = 1000.0  # beyond this many units from the threshold a sigmoid is 0 or 1 in every dtype
+_STEPS = 5  # of Newton from the threshold; the fourth leaves an error below 1e-8, the fifth rounding
 _SOFT_SPREAD = 4.0  # rows whose a spreads less than this are smooth enough to start from their moments
+_RESOLVED = 1 / 16  # of Σ y that Σ y (1 - y) must be, for the rounding of Σ y to leave ν its digits
 
 
-def use_fused(x: Tensor) -> bool:
-    """Does the Triton kernel do this one?"""
-    return fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW
+def inverse(tau: float | Tensor, x: Tensor) -> float | Tensor:
+    """1 / tau, kept away from 0 and infinity."""
+    tiny = torch.finfo(tau.dtype if isinstance(tau, Tensor) else x.dtype).tiny
+    if isinstance(tau, Tensor):
+        return tau.clamp(tiny, 1 / tiny).reciprocal()
+    return 1 / min(max(tau, tiny), 1 / tiny)
 
 
-def solve(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, mean and inv, by the fused kernel or, for at most half of the entries, by `_solve_lower_half`.
+def from_threshold(x: Tensor, k: float | Tensor, tau: float | Tensor) -> Tensor:
+    """z = a + ν (*B, n), for rows of any kind. x may be infinite, and is not NaN.
 
-    Choosing k is leaving out n - k: y(x, k) = 1 - y(-x, n - k). The smaller of the two is solved, since the
-    other's sum would round away what is left over.
+    Entries of -inf are never chosen (z = -inf), those of +inf first of all; more than k of these share it. A
+    row with at most k entries above -inf chooses them all (z = +inf).
     """
-    n = x.shape[-1]
-    if use_fused(x):
-        return fused.forward(x, k, tau, standardize, finite_only)
-    if not isinstance(k, Tensor):
-        if 2 * k <= n:
-            return _solve_lower_half(x, k, tau, standardize)
-        y, mean, inv = _solve_lower_half(-x, n - k, tau, standardize)
-        return 1 - y, -mean, inv
-    most, everything = 2 * k > n, k >= n
-    smaller = torch.where(everything, 0.5, torch.where(most, n - k, k))
-    y, mean, inv = _solve_lower_half(torch.where(most, -x, x), smaller, tau, standardize)
-    y = torch.where(everything, 1.0, torch.where(most, 1 - y, y))
-    return y, torch.where(most, -mean, mean), inv
+    inv = inverse(tau, x)
+    lower = _first_left_out(x, k)
+    above, tied = x > lower, x == lower
+    n_tied = tied.sum(-1, keepdim=True, dtype=x.dtype)
+    share = (k - above.sum(-1, keepdim=True, dtype=x.dtype)) / n_tied  # h of the tied ones, 0 if not split
+    upper = torch.where(above, x, torch.inf).amin(-1, keepdim=True)
+    upper = torch.where(share > 0, lower, upper)
+    # a about the middle between upper and lower, as the distance to the edge of an entry's own side and half
+    # the gap: differences of neighbours are exact, and e^-half leaves both sides without underflow.
+    edge = torch.where(above, upper, lower)
+    distance = torch.where(x == edge, 0.0, (x - edge).abs() * inv)
+    half = torch.where(upper == lower, 0.0, (upper - lower) * inv / 2)
+    near = torch.exp(-distance)
+    sides = torch.stack([torch.where(x < lower, near, 0.0), torch.where(above, near, 0.0)])
+    split = torch.stack([(1 - share) * n_tied, share * n_tied])
+    nu = torch.zeros_like(half)
+    for _ in range(_STEPS):
+        factor = torch.exp(torch.stack([nu, -nu]) - half)
+        rest, tied_rest = 1 / (1 + factor * sides), 1 / (1 + factor)
+        terms, tied_terms = sides * rest, split * tied_rest
+        total = terms.sum(-1, keepdim=True) + tied_terms
+        slope = (terms * rest).sum(-1, keepdim=True) + tied_terms * tied_rest
+        nu = nu - (torch.log(total[0] / total[1]) + 2 * nu) / (slope / total).sum(0)
+    z = nu + torch.where(above, half + distance, -half - distance)
+    everything = (lower == -torch.inf) | (k >= x.shape[-1])
+    return torch.where(x > -torch.inf, torch.where(everything, torch.inf, z), -torch.inf)
 
 
-def _solve_lower_half(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _first_left_out(x: Tensor, k: float | Tensor) -> Tensor:
+    """The largest entry that the hard top-k leaves out, wholly or in part; the smallest where there is none."""
     n = x.shape[-1]
-    if (
-        x.numel() == n
-        and x.device.type == "cpu"
-        and not isinstance(k, Tensor)
-        and not isinstance(tau, Tensor)
-    ):
-        answer = _solve_one_row(x, k, tau, standardize)
-        if answer is not None:
-            return answer
-    mean, d, inv = centre_and_scale(x, tau, standardize)
-    target: float | Tensor = torch.logit(k / n) if isinstance(k, Tensor) else math.log(k / (n - k))
-    # On the CPU a look at the values is free, and a smooth row needs no search for its threshold.
-    look = x.device.type == "cpu"
-    a = d * inv
+    if isinstance(k, Tensor):
+        index = k.floor().clamp(max=n - 1).long().expand(*x.shape[:-1], 1)
+        return x.sort(dim=-1, descending=True).values.gather(-1, index)
+    rank = min(math.floor(k) + 1, n)
+    if 2 * rank <= n:
+        return x.topk(rank, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    return x.topk(n - rank + 1, dim=-1, largest=False, sorted=False).values.amax(-1, keepdim=True)
+
+
+def solve(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor | None]:
+    """y, and z where a row was solved from its threshold: then y alone does not give the slopes.
+
+    On the CPU, where looking at values is free, smooth rows are solved from their moments.
+    """
+    if x.device.type == "cpu" and (isinstance(k, Tensor) or k < x.shape[-1]):
+        if x.numel() == x.shape[-1] and not isinstance(k, Tensor) and not isinstance(tau, Tensor):
+            y = _row_from_moments(x, k, tau)
+            if y is not None:
+                return y, None
+        else:
+            return _solve_rows(x, k, tau)
+    z = from_threshold(x, k, tau)
+    return z.sigmoid(), z
+
+
+def _solve_rows(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor | None]:
+    n = x.shape[-1]
+    a = x - x.sum(-1, keepdim=True) / n
+    a *= inverse(tau, x)
     spread = torch.linalg.vector_norm(a, dim=-1, keepdim=True) / math.sqrt(n)
     smooth = spread <= _SOFT_SPREAD
-    if look and smooth.any() and not smooth.all():
-        # Each kind by itself, so that a row's answer never depends on its neighbours.
-        y = torch.empty_like(x)
-        for kind in (smooth, ~smooth):
-            rows = kind.squeeze(-1).nonzero(as_tuple=True)
-            k_, tau_ = take(k, rows, x.shape), take(tau, rows, x.shape)
-            y[rows] = _solve_lower_half(x[rows], k_, tau_, standardize)[0]
-        return y, mean, inv
-    if look and smooth.all():
-        # E σ(a + ν) for Gaussian a is close to σ(ν / sqrt(1 + π var / 8)).
-        y, converged = _newton(a, target, target * torch.sqrt(1 + math.pi / 8 * spread**2))
-    elif look:
-        y, converged = _newton(_around_threshold(x, k, inv), target, torch.zeros_like(spread))
-    else:
-        y, converged = _bracketed(_around_threshold(x, k, inv), k, target, look), None
-    if converged is not None and not converged.all():
-        rows = (~converged).nonzero(as_tuple=True)[:-1]
-        hard = [take(v, rows, x.shape) for v in (k, target, inv)]
-        y[rows] = _bracketed(_around_threshold(x[rows], hard[0], hard[2]), hard[0], hard[1], look)
-    return y, mean, inv
+    if not smooth.any():
+        z = from_threshold(x, k, tau)
+        return z.sigmoid(), z
+    if not smooth.all():  # they keep their places, so that a row's answer never depends on its neighbours
+        a, spread = torch.where(smooth, a, 0.0), torch.where(smooth, spread, 0.0)
+    y, nu, solved = _from_moments(a, k, spread)
+    solved &= smooth
+    if solved.all():
+        return y, None
+    rows = (~solved).nonzero(as_tuple=True)[:-1]
+    z = a + nu
+    z[rows] = from_threshold(x[rows], _take(k, rows, x.shape), _take(tau, rows, x.shape))
+    y[rows] = z[rows].sigmoid()
+    return y, z
 
 
-def _solve_one_row(
-    x: Tensor, k: float, tau: float, standardize: bool
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The common small case, one row on the CPU, with plain numbers in place of one-element tensors.
+def _take(value: float | Tensor, rows: tuple[Tensor, ...], shape: torch.Size) -> float | Tensor:
+    """Of a number, or a tensor over the rows of x of that shape, what belongs to some of the rows."""
+    return value.expand(*shape[:-1], 1)[rows] if isinstance(value, Tensor) else value
 
-    None when plain Newton steps do not settle it.
-    """
+
+def _from_moments(
+    a: Tensor, k: float | Tensor, spread: Tensor, max_iters: int = 7
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, ν, and which rows are solved."""
+    n = a.shape[-1]
+    target: float | Tensor = torch.logit(k / n) if isinstance(k, Tensor) else math.log(k / (n - k))
+    # E σ(a + ν) for Gaussian a is close to σ(ν / sqrt(1 + π var / 8)).
+    nu = target * torch.sqrt(1 + math.pi / 8 * spread**2)
+    small = _small_step(a.dtype)
+    y = torch.empty_like(a)
+    done = torch.zeros_like(spread, dtype=torch.bool)
+    for _ in range(max_iters):
+        torch.add(a, nu, out=y).sigmoid_()
+        total = y.sum(-1, keepdim=True)
+        norm = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+        slope = torch.addcmul(total, norm, norm, value=-1)
+        mean = total / n
+        step = (torch.logit(mean) - target) * (torch.addcmul(mean, mean, mean, value=-1) / slope)
+        nu = torch.where(done, nu, torch.add(nu, step, alpha=-n))
+        done |= (step.abs() * n <= small) & (slope > _RESOLVED * total)
+        if done.all():
+            break
+    return torch.add(a, nu, out=y).sigmoid_(), nu, done
+
+
+def _row_from_moments(x: Tensor, k: float, tau: float) -> Tensor | None:
+    """The common small case, one row, with plain numbers in place of one-element tensors. None if not solved."""
     n = x.shape[-1]
-    eps = torch.finfo(x.dtype).eps
-    rows = (*x.shape[:-1], 1)
+    inv = inverse(tau, x)
     target = math.log(k / (n - k))
-    mean = x.sum().item() / n
-    d = x - mean
-    std = torch.linalg.vector_norm(d, dtype=torch.float64).item() / math.sqrt(n)
-    inv = 1 / tau
-    if standardize:
-        inv = inv / std if std > 4 * eps * abs(mean) else 0.0
-    spread = std * inv
-    if spread <= _SOFT_SPREAD:
-        a = d * inv
-        nu = target * math.sqrt(1 + math.pi / 8 * spread**2)
-    else:
-        a = _around_threshold(x, k, inv)
-        nu = 0.0
+    a = x - x.sum().item() / n
+    a *= inv
+    variance = torch.linalg.vector_norm(a).item() ** 2 / n
+    if not variance <= _SOFT_SPREAD**2:
+        return None
+    nu = target * math.sqrt(1 + math.pi / 8 * variance)
     y = torch.empty_like(a)
     for _ in range(6):
         torch.add(a, nu, out=y).sigmoid_()
         m = y.sum().item() / n
         slope = m - torch.linalg.vector_norm(y).item() ** 2 / n
-        if not (0 < m < 1 and slope > 0):
+        if not (m < 1 and slope > _RESOLVED * m):
             return None
         step = (math.log(m / (1 - m)) - target) * m * (1 - m) / slope
         nu -= step
         if abs(step) <= _small_step(x.dtype):
-            return (
-                torch.add(a, nu, out=y).sigmoid_(),
-                torch.full(rows, mean, dtype=x.dtype),
-                torch.full(rows, inv, dtype=x.dtype),
-            )
+            return torch.add(a, nu, out=y).sigmoid_()
     return None
-
-
-def centre_and_scale(x: Tensor, tau: float | Tensor, standardize: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """mean(x), d = x - mean, and inv with a = d inv; a standardised row without information has inv = 0."""
-    mean = x.sum(-1, keepdim=True) / x.shape[-1]
-    d = x - mean
-    if isinstance(tau, Tensor):
-        tau = tau.clamp_min(1e-30)
-    if not standardize:
-        return mean, d, torch.ones_like(mean) / tau
-    # In double precision, since squares of small or large values leave the range of float32.
-    norm = torch.linalg.vector_norm(d, dim=-1, keepdim=True, dtype=torch.float64)
-    # Relative to the size of the values: an absolute threshold would break for tiny or shifted ones.
-    noise = 4 * torch.finfo(x.dtype).eps * math.sqrt(x.shape[-1])
-    informative = norm > noise * mean.abs()
-    inv = math.sqrt(x.shape[-1]) / (torch.where(informative, norm, 1.0) * tau)
-    return mean, d, torch.where(informative, inv, 0.0).to(x.dtype)
 
 
 def _small_step(dtype: torch.dtype) -> float:
     """A Newton step this small leaves an error of about its square: rounding."""
     return 3e-4 if dtype == torch.float32 else 1e-8
-
-
-def _around_threshold(x: Tensor, k: float | Tensor, inv: float | Tensor) -> Tensor:
-    """a = (x - c) inv with c between the k-th and (k+1)-th largest entries of x; the root is then near 0.
-
-    Near the threshold x - c is exact, which keeps the root accurate for rows of any offset and scale.
-    """
-    n = x.shape[-1]
-    if isinstance(k, Tensor):
-        order = x.sort(dim=-1, descending=True).values
-        index = torch.stack([k.ceil() - 1, k.floor()]).clamp(0, n - 1).long()
-        upper, lower = (order.gather(-1, i.expand(*x.shape[:-1], 1)) for i in index)
-    else:
-        upper = x.kthvalue(n - math.ceil(k) + 1, dim=-1, keepdim=True).values
-        lower = x.kthvalue(n - math.floor(k), dim=-1, keepdim=True).values
-    centre = torch.nan_to_num(lower + (upper - lower) / 2)
-    return torch.nan_to_num((x - centre) * inv, nan=0.0).clamp_(-_SATURATED, _SATURATED)
-
-
-def _newton(a: Tensor, target: float | Tensor, nu: Tensor, max_iters: int = 7) -> tuple[Tensor, Tensor]:
-    """Plain Newton steps on F from nu; which rows have converged comes back with the answer."""
-    n = a.shape[-1]
-    small = _small_step(a.dtype)
-    y = torch.empty_like(a)
-    done = torch.zeros_like(nu, dtype=torch.bool)
-    for _ in range(max_iters):
-        torch.add(a, nu, out=y).sigmoid_()
-        total = y.sum(-1, keepdim=True)
-        norm = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
-        slope = torch.addcmul(total, norm, norm, value=-1).clamp_min_(torch.finfo(a.dtype).tiny)
-        mean = total / n
-        step = (torch.logit(mean) - target) * (torch.addcmul(mean, mean, mean, value=-1) / slope)
-        nu = torch.where(done, nu, torch.add(nu, step, alpha=-n))
-        done |= step.abs() * n <= small
-        if done.all():
-            break
-    torch.add(a, nu, out=y).sigmoid_()
-    return y, done
-
-
-def _bracketed(
-    a: Tensor, k: float | Tensor, target: float | Tensor, look: bool, max_iters: int = 64
-) -> Tensor:
-    """Newton kept inside a bracket, for any row. With `look`, stops as soon as every row is done."""
-    n = a.shape[-1]
-    eps = torch.finfo(a.dtype).eps
-    lo = target - a.amax(-1, keepdim=True)
-    hi = target - a.amin(-1, keepdim=True)
-    nu = torch.zeros_like(lo).clamp(lo, hi)
-    for _ in range(max_iters):
-        y = torch.sigmoid(a + nu)
-        total = y.sum(-1, keepdim=True)
-        excess = total - k
-        done = excess.abs() <= 2 * eps * k
-        if look and done.all():
-            break
-        hi = torch.where(excess > 0, nu, hi)
-        lo = torch.where(excess < 0, nu, lo)
-        mean = total / n
-        slope = (y * torch.sigmoid(-a - nu)).sum(-1, keepdim=True) / n
-        step = (torch.logit(mean) - target) * mean * (1 - mean) / slope
-        newton = nu - step
-        inside = (newton > lo) & (newton < hi)
-        nu = torch.where(done, nu, torch.where(inside, newton, lo + (hi - lo) / 2))
-    return torch.sigmoid(a + nu)
-
-
-def take(value: float | Tensor, rows: tuple[Tensor, ...], shape: torch.Size) -> float | Tensor:
-    """Of a number, or a tensor over the rows of x of that shape, what belongs to some of the rows."""
-    return value.expand(*shape[:-1], 1)[rows] if isinstance(value, Tensor) else value
