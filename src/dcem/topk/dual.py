@@ -8,8 +8,8 @@ those chosen lack. Newton's method finds it on the difference of the logarithms 
 `from_threshold` takes the hard top-k for h. Both sides are then sums of small positive terms, so that no digit
 cancels however steep the row; G has a slope between 1/2 and 2 everywhere, and a few steps settle any row. It
 is plain arithmetic of a fixed length, which compilers and function transforms see through.
-`from_moments` takes h = k / n, with which G is logit(mean σ(a + ν)) - logit(k / n). It needs no search for the
-threshold, and does for smooth rows.
+`solve`, which may look at values, first tries h = k / n, with which G is logit(mean σ(a + ν)) - logit(k / n): two
+sums a step, and for smooth rows no search for the threshold.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch import Tensor
 
 _STEPS = 5  # of Newton from the threshold; the fourth leaves an error below 1e-8, the fifth rounding
 _SOFT_SPREAD = 4.0  # rows whose a spreads less than this are smooth enough to start from their moments
-_RESOLVED = 1 / 16  # of Σ y that Σ y (1 - y) must be, for the rounding of Σ y to leave ν its digits
+_RESOLVED = 1 / 16  # how much of Σ y must be slope, Σ y (1 - y), for the rounding of Σ y to leave ν its digits
 
 
 def inverse(tau: float | Tensor, x: Tensor) -> float | Tensor:
@@ -30,86 +30,94 @@ def inverse(tau: float | Tensor, x: Tensor) -> float | Tensor:
     return 1 / min(max(tau, tiny), 1 / tiny)
 
 
-def from_threshold(x: Tensor, k: float | Tensor, tau: float | Tensor) -> Tensor:
+def from_threshold(x: Tensor, k: float | Tensor, tau: float | Tensor, look: bool = False) -> Tensor:
     """z = a + ν (*B, n), for rows of any kind. x may be infinite, and is not NaN.
 
     Entries of -inf are never chosen (z = -inf), those of +inf first of all; more than k of these share it. A
-    row with at most k entries above -inf chooses them all (z = +inf).
+    row with at most k entries above -inf chooses them all (z = +inf). With `look`, no step is taken for nothing.
     """
     inv = inverse(tau, x)
-    lower = _first_left_out(x, k)
+    upper, lower = _threshold(x, k)
     above, tied = x > lower, x == lower
-    n_tied = tied.sum(-1, keepdim=True, dtype=x.dtype)
-    share = (k - above.sum(-1, keepdim=True, dtype=x.dtype)) / n_tied  # h of the tied ones, 0 if not split
-    upper = torch.where(above, x, torch.inf).amin(-1, keepdim=True)
-    upper = torch.where(share > 0, lower, upper)
+    chosen, n_tied = (mask.sum(-1, keepdim=True, dtype=x.dtype) for mask in (above, tied))
+    h = torch.where(tied, (k - chosen) / n_tied, above.to(x.dtype))  # 0 for the tied where k cuts no tie
     # a about the middle between upper and lower, as the distance to the edge of an entry's own side and half
-    # the gap: differences of neighbours are exact, and e^-half leaves both sides without underflow.
+    # the gap: differences of neighbours are exact, and without e^-half neither side of G underflows.
     edge = torch.where(above, upper, lower)
-    distance = torch.where(x == edge, 0.0, (x - edge).abs() * inv)
-    half = torch.where(upper == lower, 0.0, (upper - lower) * inv / 2)
+    distance = torch.where(x == edge, 0.0, x - edge).abs_().mul_(inv)
+    half = torch.where(upper == lower, 0.0, upper - lower) * (inv / 2)
     near = torch.exp(-distance)
-    sides = torch.stack([torch.where(x < lower, near, 0.0), torch.where(above, near, 0.0)])
-    split = torch.stack([(1 - share) * n_tied, share * n_tied])
-    nu = torch.zeros_like(half)
+    sides = torch.stack([(1 - h) * near, h * near])
+    sign = torch.tensor([1.0, -1.0], dtype=x.dtype, device=x.device).reshape(2, *[1] * x.ndim)
+    buffers = [torch.empty_like(sides) if look else None for _ in range(2)]
+    nu, done = torch.zeros_like(half), torch.zeros_like(half, dtype=torch.bool)
     for _ in range(_STEPS):
-        factor = torch.exp(torch.stack([nu, -nu]) - half)
-        rest, tied_rest = 1 / (1 + factor * sides), 1 / (1 + factor)
-        terms, tied_terms = sides * rest, split * tied_rest
-        total = terms.sum(-1, keepdim=True) + tied_terms
-        slope = (terms * rest).sum(-1, keepdim=True) + tied_terms * tied_rest
-        nu = nu - (torch.log(total[0] / total[1]) + 2 * nu) / (slope / total).sum(0)
+        rest = torch.mul(near, torch.exp(sign * nu - half), out=buffers[0]).add_(1).reciprocal_()
+        terms = torch.mul(sides, rest, out=buffers[1])
+        total = terms.sum(-1, keepdim=True)
+        slope = terms.mul_(rest).sum(-1, keepdim=True)
+        step = ((sign * total.log()).sum(0) + 2 * nu) / (slope / total).sum(0)
+        nu = torch.where(done, nu, nu - step)
+        if look:
+            done |= step.abs() <= _small_step(x.dtype)
+            if done.all():
+                break
     z = nu + torch.where(above, half + distance, -half - distance)
     everything = (lower == -torch.inf) | (k >= x.shape[-1])
     return torch.where(x > -torch.inf, torch.where(everything, torch.inf, z), -torch.inf)
 
 
-def _first_left_out(x: Tensor, k: float | Tensor) -> Tensor:
-    """The largest entry that the hard top-k leaves out, wholly or in part; the smallest where there is none."""
+def _threshold(x: Tensor, k: float | Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest entry that the hard top-k chooses, and the largest that it leaves out, each at least in part."""
     n = x.shape[-1]
     if isinstance(k, Tensor):
-        index = k.floor().clamp(max=n - 1).long().expand(*x.shape[:-1], 1)
-        return x.sort(dim=-1, descending=True).values.gather(-1, index)
-    rank = min(math.floor(k) + 1, n)
-    if 2 * rank <= n:
-        return x.topk(rank, dim=-1, sorted=False).values.amin(-1, keepdim=True)
-    return x.topk(n - rank + 1, dim=-1, largest=False, sorted=False).values.amax(-1, keepdim=True)
+        order = x.sort(dim=-1, descending=True).values
+        index = torch.stack([k.ceil() - 1, k.floor()]).clamp(0, n - 1).long()
+        upper, lower = (order.gather(-1, i.expand(*x.shape[:-1], 1)) for i in index)
+        return upper, lower
+    first, last = math.ceil(k), min(math.floor(k) + 1, n)  # their ranks, from the largest
+    if first + last <= n:
+        order = x.topk(last, dim=-1).values
+        return order[..., first - 1 : first], order[..., last - 1 : last]
+    order = x.topk(n - first + 1, dim=-1, largest=False).values
+    return order[..., n - first : n - first + 1], order[..., n - last : n - last + 1]
 
 
 def solve(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor | None]:
-    """y, and z where a row was solved from its threshold: then y alone does not give the slopes.
+    """y, and z unless every row is smooth: in steep ones y alone does not give the slopes.
 
-    On the CPU, where looking at values is free, smooth rows are solved from their moments.
+    On the CPU, where looking at values is free, only rows that are hard to solve take the long way.
     """
     if x.device.type == "cpu" and (isinstance(k, Tensor) or k < x.shape[-1]):
-        if x.numel() == x.shape[-1] and not isinstance(k, Tensor) and not isinstance(tau, Tensor):
-            y = _row_from_moments(x, k, tau)
-            if y is not None:
-                return y, None
-        else:
+        if x.numel() > x.shape[-1] or isinstance(k, Tensor) or isinstance(tau, Tensor):
             return _solve_rows(x, k, tau)
-    z = from_threshold(x, k, tau)
+        answer = _solve_row(x, k, tau)
+        if answer is not None:
+            return answer
+    z = from_threshold(x, k, tau, look=x.device.type == "cpu")
     return z.sigmoid(), z
 
 
 def _solve_rows(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor | None]:
     n = x.shape[-1]
-    a = x - x.sum(-1, keepdim=True) / n
-    a *= inverse(tau, x)
+    inv = inverse(tau, x)
+    a = (x - x.sum(-1, keepdim=True) / n).mul_(inv)
     spread = torch.linalg.vector_norm(a, dim=-1, keepdim=True) / math.sqrt(n)
+    target: float | Tensor = torch.logit(k / n) if isinstance(k, Tensor) else math.log(k / (n - k))
+    # E σ(a + ν) for Gaussian a is close to σ(ν / sqrt(1 + π var / 8)).
+    nu = target * torch.sqrt(1 + math.pi / 8 * spread**2)
     smooth = spread <= _SOFT_SPREAD
-    if not smooth.any():
-        z = from_threshold(x, k, tau)
-        return z.sigmoid(), z
-    if not smooth.all():  # they keep their places, so that a row's answer never depends on its neighbours
-        a, spread = torch.where(smooth, a, 0.0), torch.where(smooth, spread, 0.0)
-    y, nu, solved = _from_moments(a, k, spread)
-    solved &= smooth
+    all_smooth = bool(smooth.all())
+    if not all_smooth:  # steep rows start from the middle between those that are chosen and the others
+        upper, lower = _threshold(x, k)
+        a = torch.where(smooth, a, (x - (lower + (upper - lower) / 2)).mul_(inv))
+        nu = torch.where(smooth, nu, 0.0)
+    y, nu, solved = _newton(a, target, nu, spread.isfinite())
     if solved.all():
-        return y, None
+        return y, None if all_smooth else a.add_(nu)
     rows = (~solved).nonzero(as_tuple=True)[:-1]
-    z = a + nu
-    z[rows] = from_threshold(x[rows], _take(k, rows, x.shape), _take(tau, rows, x.shape))
+    z = a.add_(nu)
+    z[rows] = from_threshold(x[rows], _take(k, rows, x.shape), _take(tau, rows, x.shape), look=True)
     y[rows] = z[rows].sigmoid()
     return y, z
 
@@ -119,17 +127,14 @@ def _take(value: float | Tensor, rows: tuple[Tensor, ...], shape: torch.Size) ->
     return value.expand(*shape[:-1], 1)[rows] if isinstance(value, Tensor) else value
 
 
-def _from_moments(
-    a: Tensor, k: float | Tensor, spread: Tensor, max_iters: int = 7
+def _newton(
+    a: Tensor, target: float | Tensor, nu: Tensor, solved: Tensor, max_iters: int = 7
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, ν, and which rows are solved."""
+    """y, ν, and which rows are solved. Each row goes its own way, whatever its neighbours do."""
     n = a.shape[-1]
-    target: float | Tensor = torch.logit(k / n) if isinstance(k, Tensor) else math.log(k / (n - k))
-    # E σ(a + ν) for Gaussian a is close to σ(ν / sqrt(1 + π var / 8)).
-    nu = target * torch.sqrt(1 + math.pi / 8 * spread**2)
     small = _small_step(a.dtype)
     y = torch.empty_like(a)
-    done = torch.zeros_like(spread, dtype=torch.bool)
+    done = ~solved
     for _ in range(max_iters):
         torch.add(a, nu, out=y).sigmoid_()
         total = y.sum(-1, keepdim=True)
@@ -138,23 +143,27 @@ def _from_moments(
         mean = total / n
         step = (torch.logit(mean) - target) * (torch.addcmul(mean, mean, mean, value=-1) / slope)
         nu = torch.where(done, nu, torch.add(nu, step, alpha=-n))
-        done |= (step.abs() * n <= small) & (slope > _RESOLVED * total)
+        resolved = slope > _RESOLVED * total
+        solved = solved & (resolved | done)
+        done = done | ~resolved | (step.abs() * n <= small)
         if done.all():
             break
-    return torch.add(a, nu, out=y).sigmoid_(), nu, done
+    return torch.add(a, nu, out=y).sigmoid_(), nu, solved & done
 
 
-def _row_from_moments(x: Tensor, k: float, tau: float) -> Tensor | None:
+def _solve_row(x: Tensor, k: float, tau: float) -> tuple[Tensor, Tensor | None] | None:
     """The common small case, one row, with plain numbers in place of one-element tensors. None if not solved."""
     n = x.shape[-1]
     inv = inverse(tau, x)
     target = math.log(k / (n - k))
-    a = x - x.sum().item() / n
-    a *= inv
+    a = (x - x.sum().item() / n).mul_(inv)
     variance = torch.linalg.vector_norm(a).item() ** 2 / n
-    if not variance <= _SOFT_SPREAD**2:
-        return None
     nu = target * math.sqrt(1 + math.pi / 8 * variance)
+    smooth = variance <= _SOFT_SPREAD**2
+    if not smooth:
+        upper, lower = _threshold(x, k)
+        a = (x - (lower + (upper - lower) / 2)).mul_(inv)
+        nu = 0.0
     y = torch.empty_like(a)
     for _ in range(6):
         torch.add(a, nu, out=y).sigmoid_()
@@ -165,7 +174,7 @@ def _row_from_moments(x: Tensor, k: float, tau: float) -> Tensor | None:
         step = (math.log(m / (1 - m)) - target) * m * (1 - m) / slope
         nu -= step
         if abs(step) <= _small_step(x.dtype):
-            return torch.add(a, nu, out=y).sigmoid_()
+            return torch.add(a, nu, out=y).sigmoid_(), None if smooth else a.add_(nu)
     return None
 
 
