@@ -172,9 +172,9 @@ class _FusedSoftTopK(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             return _differentiable_backward(ctx, g)
-        (x, k, tau, standardize, finite_only), rows = _recall(ctx)
+        (x, k, tau, standardize, _), rows = _recall(ctx)
         need_x, need_k, need_tau = ctx.needs_input_grad[:3]
-        gx, gk, gaa = fused.backward(g, x, *rows, standardize, finite_only, need_tau)
+        gx, gk, gaa = fused.backward(g, x, *rows, standardize, need_tau)
         gtau = (-gaa * inverse(tau, x)).sum_to_size(tau.shape) if need_tau else None
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None, None
 
