@@ -1,8 +1,8 @@
 """The fused kernel against the plain path in float64, and what a CUDA graph or torch.compile asks of it."""
 
 import math
-from functools import partial
 import random
+from functools import partial
 
 import pytest
 import torch

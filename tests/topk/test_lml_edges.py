@@ -70,7 +70,7 @@ def test_weights_and_gradients_are_right_at_every_temperature(dtype, tau, path):
         ga = s * (g.double().numpy() - gk)
         if path == "func":
             y = lml(x, k, tau_leaf)
-            gx, got_k, got_tau = torch.func.grad(lambda *v: (lml(*v) * g).sum(), (0, 1, 2))(
+            gx, got_k, got_tau = torch.func.grad(lambda *v, g=g: (lml(*v) * g).sum(), (0, 1, 2))(
                 x, k_leaf.detach(), tau_leaf.detach()
             )
         else:
@@ -132,7 +132,10 @@ def test_minus_infinity_and_nan_get_nothing_and_the_others_share_as_if_alone(bad
     g = torch.tensor([0.3, -1.0, 2.0, 0.7], dtype=dtype)
 
     def run(x: Tensor, g: Tensor) -> list[Tensor]:
-        leaves = [x.clone().requires_grad_(), *(torch.tensor(v, dtype=dtype, requires_grad=True) for v in (1.5, tau))]
+        leaves = [
+            x.clone().requires_grad_(),
+            *(torch.tensor(v, dtype=dtype, requires_grad=True) for v in (1.5, tau)),
+        ]
         y = lml(*leaves)
         return [y.detach(), *torch.autograd.grad(y, leaves, g)]
 
@@ -142,7 +145,10 @@ def test_minus_infinity_and_nan_get_nothing_and_the_others_share_as_if_alone(bad
     padded[..., at] = g
     y, gx, gk, gtau = run(x, padded)
     alone, alone_x, alone_k, alone_tau = run(finite.expand(*rows, 4), g.expand(*rows, 4))
-    close = {"rtol": 1e-4 if dtype == torch.float32 else 1e-9, "atol": 1e-6 if dtype == torch.float32 else 1e-12}
+    close = {
+        "rtol": 1e-4 if dtype == torch.float32 else 1e-9,
+        "atol": 1e-6 if dtype == torch.float32 else 1e-12,
+    }
     torch.testing.assert_close(y[..., at], alone, **close)
     torch.testing.assert_close(gx[..., at], alone_x, **close)
     torch.testing.assert_close(gk, alone_k, **close)
@@ -241,7 +247,9 @@ def test_derivatives_of_standardising(check, masked, double):
     assert check(lambda x: standardize(x, good)[0], (x,))
 
 
-@pytest.mark.parametrize("row", [[5.0, 5.0, 5.0], [0.0, 0.0, 0.0], [1e-40, 2e-40, 3e-40], [1e6, 1e6 + 0.0625, 1e6]])
+@pytest.mark.parametrize(
+    "row", [[5.0, 5.0, 5.0], [0.0, 0.0, 0.0], [1e-40, 2e-40, 3e-40], [1e6, 1e6 + 0.0625, 1e6]]
+)
 def test_a_row_without_information_standardises_to_zero_with_zero_gradient(row):
     x = torch.tensor(row, requires_grad=True)
     u, _ = standardize(x)

@@ -5,11 +5,11 @@ those chosen lack. Newton's method finds it on the difference of the logarithms 
 
     G(ν) = log Σ (1 - h) σ(a + ν) - log Σ h σ(-a - ν).
 
-`from_threshold` takes the hard top-k for h. Both sides are then sums of small positive terms, so that no digit
+`from_threshold` takes the hard top-k for h. Both sides are then sums of positive terms, so that no digit
 cancels however steep the row; G has a slope between 1/2 and 2 everywhere, and a few steps settle any row. It
 is plain arithmetic of a fixed length, which compilers and function transforms see through.
-`solve`, which may look at values, first tries h = k / n, with which G is logit(mean σ(a + ν)) - logit(k / n): two
-sums a step, and for smooth rows no search for the threshold.
+`solve`, which may look at values, first tries h = k / n, with which G is logit(mean σ(a + ν)) - logit(k / n):
+two sums a step, and for smooth rows no search for the threshold.
 """
 
 import math
@@ -19,7 +19,9 @@ from torch import Tensor
 
 _STEPS = 5  # of Newton from the threshold; the fourth leaves an error below 1e-8, the fifth rounding
 _SOFT_SPREAD = 4.0  # rows whose a spreads less than this are smooth enough to start from their moments
-_RESOLVED = 1 / 16  # how much of Σ y must be slope, Σ y (1 - y), for the rounding of Σ y to leave ν its digits
+_RESOLVED = (
+    1 / 16
+)  # how much of Σ y must be slope, Σ y (1 - y), for the rounding of Σ y to leave ν its digits
 
 
 def inverse(tau: float | Tensor, x: Tensor) -> float | Tensor:
@@ -34,7 +36,7 @@ def from_threshold(x: Tensor, k: float | Tensor, tau: float | Tensor, look: bool
     """z = a + ν (*B, n), for rows of any kind. x may be infinite, and is not NaN.
 
     Entries of -inf are never chosen (z = -inf), those of +inf first of all; more than k of these share it. A
-    row with at most k entries above -inf chooses them all (z = +inf). With `look`, no step is taken for nothing.
+    row with at most k entries above -inf chooses them all (z = +inf). With `look`, it stops when settled.
     """
     inv = inverse(tau, x)
     upper, lower = _threshold(x, k)
@@ -68,7 +70,7 @@ def from_threshold(x: Tensor, k: float | Tensor, tau: float | Tensor, look: bool
 
 
 def _threshold(x: Tensor, k: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest entry that the hard top-k chooses, and the largest that it leaves out, each at least in part."""
+    """The smallest entry that the hard top-k chooses and the largest that it leaves out, or in part."""
     n = x.shape[-1]
     if isinstance(k, Tensor):
         order = x.sort(dim=-1, descending=True).values
@@ -152,7 +154,7 @@ def _newton(
 
 
 def _solve_row(x: Tensor, k: float, tau: float) -> tuple[Tensor, Tensor | None] | None:
-    """The common small case, one row, with plain numbers in place of one-element tensors. None if not solved."""
+    """The common small case, one row, with numbers in place of one-element tensors. None if not solved."""
     n = x.shape[-1]
     inv = inverse(tau, x)
     target = math.log(k / (n - k))

@@ -57,8 +57,8 @@ def soft_topk(
     """`lml` over the last dimension, unchecked; tensors k and tau end in a dimension of size 1.
 
     With `standardize`, the finite entries of every row are first brought to mean 0 and standard deviation 1,
-    which makes the result invariant to shifting and scaling x. A row that is constant to rounding then gets k/n
-    everywhere. With `finite_only`, +inf gets weight zero too.
+    which makes the result invariant to shifting and scaling x. A row that is constant to rounding then gets
+    k/n everywhere. With `finite_only`, +inf gets weight zero too.
     """
     if x.numel() == 0:
         return x * 0
@@ -83,7 +83,9 @@ def _ordered(x: Tensor, standardize: bool, finite_only: bool) -> Tensor:
     return torch.where(good, standardized(x, good)[0] if standardize else x, place)
 
 
-def _traced(x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool) -> Tensor:
+def _traced(
+    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
+) -> Tensor:
     """The soft top-k without a look at values: for compilers, function transforms and second derivatives."""
     return _SoftTopK.apply(_ordered(x, standardize, finite_only), k, tau)[0]
 
@@ -174,7 +176,8 @@ class _FusedSoftTopK(torch.autograd.Function):
             return _differentiable_backward(ctx, g)
         (x, k, tau, standardize, _), rows = _recall(ctx)
         need_x, need_k, need_tau = ctx.needs_input_grad[:3]
-        gx, gk, gaa = fused.backward(g, x, *rows, standardize, need_tau)
+        centre, inv, nu = rows
+        gx, gk, gaa = fused.backward(g, x, centre, inv, nu, standardize, need_tau)
         gtau = (-gaa * inverse(tau, x)).sum_to_size(tau.shape) if need_tau else None
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None, None
 
