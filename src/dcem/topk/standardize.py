@@ -10,8 +10,8 @@ def standardize(x: Tensor, good: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """u = (x - mean) inv and inv = 1 / std, over the last dimension, of size 1 in inv.
 
     With `good`, over those entries alone; the others get 0. A row that is constant to rounding has inv = 0,
-    so that u is 0 and passes no gradient. Moments are taken in double precision, since squares of small or large
-    values leave the range of float32.
+    so that u is 0 and passes no gradient. Moments are taken in double precision, since squares of small or
+    large values leave the range of float32.
     """
     count: int | Tensor = x.shape[-1]
     if good is not None:
