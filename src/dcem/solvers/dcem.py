@@ -10,7 +10,7 @@ from torch import Tensor
 from dcem._checks import can_look, holds
 from dcem._graph import zero_with_graph
 from dcem.solvers.sampling import SamplingSolver, Schedule, at, over_rows
-from dcem.topk.finite import finite_topk
+from dcem.topk.lml import soft_topk
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,18 +62,21 @@ class DCEM(SamplingSolver):
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         k, tau = self._at(t, values)
-        weights = finite_topk(-values, k, tau, self.normalize)
+        weights = self._soft_topk(values, k, tau)
         if not torch.is_grad_enabled() or not values.requires_grad or not weights.requires_grad:
             return weights
         warmer = self._warm_enough(values, k, tau)
         if warmer is tau:
             return weights
-        return weights.detach() + zero_with_graph(finite_topk(-values, k, warmer, self.normalize))
+        return weights.detach() + zero_with_graph(self._soft_topk(values, k, warmer))
 
     def slope(self, values: Tensor, t: int) -> Tensor:
         k, tau = self._at(t, values)
-        weights = finite_topk(-values, k, self._warm_enough(values, k, tau), self.normalize)
+        weights = self._soft_topk(values, k, self._warm_enough(values, k, tau))
         return weights * (1 - weights)
+
+    def _soft_topk(self, values: Tensor, k: float | Tensor, tau: float | Tensor) -> Tensor:
+        return soft_topk(-values, k, tau, self.normalize, finite_only=True)
 
     def _at(self, t: int, values: Tensor) -> tuple[float | Tensor, float | Tensor]:
         """k and τ of iteration t, shaped to broadcast against the values."""

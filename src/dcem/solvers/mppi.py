@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dcem._checks import holds
 from dcem.solvers.sampling import SamplingSolver
+from dcem.topk.standardize import standardize
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,14 +37,7 @@ class MPPI(SamplingSolver):
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         good = values.isfinite()
-        v = torch.where(good, values, 0.0)
-        if self.normalize:
-            count = good.sum(-1, keepdim=True).clamp_min(1)
-            mean = v.sum(-1, keepdim=True) / count
-            d = torch.where(good, v - mean, 0.0)
-            variance = d.square().sum(-1, keepdim=True) / count
-            informative = variance > (4 * torch.finfo(v.dtype).eps * mean) ** 2
-            v = d * torch.where(informative, torch.where(informative, variance, 1.0).rsqrt(), 0.0)
+        v = standardize(values, good)[0] if self.normalize else torch.where(good, values, 0.0)
         scores = torch.where(good, -v / self.temperature, -torch.inf)
         return torch.where(good.any(-1, keepdim=True), scores, 0.0).softmax(-1) * good
 

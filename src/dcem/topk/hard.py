@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from dcem._checks import is_transformed
+from dcem._checks import all_finite, can_look, is_transformed
 
 try:
     from dcem.topk import hard_triton as fused
@@ -17,8 +17,8 @@ def hard_topk(x: Tensor, k: float | Tensor, finite_only: bool = False) -> Tensor
     """Weights in [0, 1] along the last dimension: 1 for the k largest entries, 0 for the others.
 
     A fractional k gives its remainder to the next entry. Equal entries are taken in the order
-    `torch.topk` finds them. The weights are constants: no gradient passes. With `finite_only`, entries that
-    are not finite get weight zero (see `finite_topk`).
+    `torch.topk` finds them. Entries of -inf or NaN get weight zero, even where less than k are left, and with
+    `finite_only` those of +inf too. The weights are constants: no gradient passes.
 
     >>> hard_topk(torch.tensor([3.0, 1.0, 2.0]), 1.5)
     tensor([1.0000, 0.0000, 0.5000])
@@ -26,9 +26,13 @@ def hard_topk(x: Tensor, k: float | Tensor, finite_only: bool = False) -> Tensor
     x = x.detach()
     if _use_fused(x):
         return fused.hard_topk(x, k.detach() if isinstance(k, Tensor) else k, finite_only)
-    if finite_only:
-        good = x.isfinite()
-        return hard_topk(torch.where(good, x, -torch.inf), k) * good
+    if not (can_look(x) and all_finite(x)):
+        good = x.isfinite() if finite_only else x > -torch.inf
+        return _largest(torch.where(good, x, -torch.inf), k) * good
+    return _largest(x, k)
+
+
+def _largest(x: Tensor, k: float | Tensor) -> Tensor:
     if isinstance(k, Tensor):
         rank = x.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
         return (k.detach() - rank).clamp(0, 1).to(x.dtype)

@@ -25,14 +25,12 @@ def _kernel(
     present = column < n
     x = tl.load(x_ptr + row * n + column, mask=present, other=0.0)
     k = tl.load(k_ptr + row).to(tl.float32) if K_IS_TENSOR else k_number
-    good = present
+    good = present & (x > float("-inf"))  # neither -inf nor NaN
     if FINITE_ONLY:
         good = present & (x - x == 0.0)
-    # Keys that order as the numbers do: bits, upside down where negative. NaN comes first, what is left out
-    # last, as 0.
+    # Keys that order as the numbers do: bits, upside down where negative. What is left out comes last, as 0.
     bits = x.to(tl.uint32, bitcast=True)
     key = tl.where(bits >> 31 == 1, ~bits, bits | 0x80000000)
-    key = tl.where(x == x, key, 0xFFFFFFFF)
     key = tl.where(good, key, 0).to(tl.uint32)
     chosen = tl.minimum(tl.ceil(k), tl.sum(good.to(tl.float32), 0)).to(tl.int32)
 

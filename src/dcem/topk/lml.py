@@ -6,7 +6,7 @@ Its optimality conditions leave one unknown a row, the dual ν:
 
     y = σ(a + ν)  with  a = x / tau,  and ν the root of  Σ σ(a + ν) = k.
 
-The root is found by Newton's method on F(ν) = logit(mean σ(a + ν)) - logit(k / n), which is nearly linear.
+The root is found by Newton's method on a function of ν that is nearly linear (`dcem.topk.dual`).
 Differentiating the same condition gives the derivatives: with s = y (1 - y), ∂ν/∂a = -s / Σs and
 ∂ν/∂k = 1 / Σs, so that the vector-Jacobian product for a is s ⊙ (g - <s, g> / Σs).
 """
@@ -15,17 +15,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-from dcem._checks import can_look, is_transformed
-from dcem.topk.dual import centre_and_scale, fused, solve, use_fused
+from dcem._checks import all_finite, can_look, is_transformed
+from dcem.topk.dual import from_threshold, inverse, solve
 from dcem.topk.hard import hard_topk
+from dcem.topk.standardize import standardize as standardized
+
+try:
+    from dcem.topk import lml_triton as fused
+except ImportError:  # no Triton here
+    fused = None  # type: ignore[assignment]
 
 
 def lml(x: Tensor, k: float | Tensor, tau: float | Tensor = 1.0, dim: int = -1) -> Tensor:
     """Soft top-k along `dim`: weights in [0, 1] that sum to k, the largest entries getting the most.
 
     Args:
-        x: scores of any shape. Entries of -inf get weight zero.
+        x: scores of any shape. An entry of -inf or NaN gets weight zero, one of +inf is chosen before all
+            others; no gradient reaches them. Where at most k entries are left, each of them gets weight one.
         k: how many to choose, 0 < k <= n; a number, or a tensor broadcast over the rows (x without `dim`).
         tau: temperature, > 0; a number or a tensor like k. The smaller, the closer to the hard top-k,
             which is what the number 0 gives.
@@ -48,133 +56,172 @@ def soft_topk(
 ) -> Tensor:
     """`lml` over the last dimension, unchecked; tensors k and tau end in a dimension of size 1.
 
-    With `standardize`, x is first brought to mean 0 and standard deviation 1 in every row, which makes the
-    result invariant to shifting and scaling x. A row that is constant to rounding then gets k/n everywhere.
-    `finite_only`, for the fused kernel alone, leaves out entries that are not finite (see `finite_topk`).
+    With `standardize`, the finite entries of every row are first brought to mean 0 and standard deviation 1,
+    which makes the result invariant to shifting and scaling x. A row that is constant to rounding then gets
+    k/n everywhere. With `finite_only`, +inf gets weight zero too.
     """
-    n = x.shape[-1]
     if x.numel() == 0:
         return x * 0
-    if not isinstance(tau, Tensor):
-        if tau == 0:
-            return hard_topk(x, k)
-        tau = max(tau, torch.finfo(x.dtype).tiny)
-    if not isinstance(k, Tensor) and k == n and not finite_only:
-        return torch.ones_like(x)
     if x.dtype in (torch.float16, torch.bfloat16):
         return soft_topk(x.float(), _float(k), _float(tau), standardize, finite_only).to(x.dtype)
+    if not isinstance(tau, Tensor) and tau == 0:
+        return hard_topk(x, k, finite_only)
     if is_transformed():
-        return _SoftTopK.apply(x, k, tau, standardize, finite_only)[0]
-    return _EagerSoftTopK.apply(x, k, tau, standardize, finite_only)
+        return _traced(x, k, tau, standardize, finite_only)
+    if fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW:
+        return _FusedSoftTopK.apply(x, k, tau, standardize, finite_only)
+    if not (can_look(x) and all_finite(x)):
+        x, standardize = _ordered(x, standardize, finite_only), False
+    return _EagerSoftTopK.apply(x, k, tau, standardize)
+
+
+def _ordered(x: Tensor, standardize: bool, finite_only: bool) -> Tensor:
+    """x, standardised if asked for, with infinities for entries that are not finite: they have a place in the
+    order, and no gradient."""
+    good = x.isfinite()
+    place = -torch.inf if finite_only else torch.where(x == torch.inf, x.detach(), -torch.inf)
+    return torch.where(good, standardized(x, good)[0] if standardize else x, place)
+
+
+def _traced(
+    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
+) -> Tensor:
+    """The soft top-k without a look at values: for compilers, function transforms and second derivatives."""
+    return _SoftTopK.apply(_ordered(x, standardize, finite_only), k, tau)[0]
 
 
 class _SoftTopK(torch.autograd.Function):
-    """y, and what its backward needs: the rows' means and a factor inv, with a = (x - mean) inv + const."""
+    """y = σ(z) and z = a + ν, both differentiable: the derivatives of y are functions of z."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        if torch.compiler.is_compiling():
-            return _solve_op(x, _as_tensor(k, x), _as_tensor(tau, x), standardize, finite_only)
-        return solve(x, k, tau, standardize, finite_only)
+    def forward(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
+        z = from_threshold(x, k, tau)
+        return z.sigmoid(), z
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        _remember(ctx, inputs, output)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, k, tau = inputs
+        ctx.tau = None if isinstance(tau, Tensor) else tau
+        ctx.k_shape = k.shape if isinstance(k, Tensor) else None
+        ctx.save_for_backward(output[1], tau if isinstance(tau, Tensor) else None)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        g = grads[0]
-        if g is None:
-            return (None,) * 5
-        x, y, mean, inv, tau = ctx.saved_tensors
-        tau = ctx.tau if tau is None else tau
-        need_x, need_k, need_tau = ctx.needs_input_grad[:3]
-        again = torch.is_grad_enabled()  # a second derivative is wanted
-        if use_fused(x) and not again and not torch.compiler.is_compiling():
-            gx, gk, gaa = fused.backward(g, x, y, mean, inv, ctx.standardize, ctx.finite_only, need_tau)
-        else:
-            d, inv = centre_and_scale(x, tau, ctx.standardize)[1:] if again else (x - mean, inv)
-            s = torch.addcmul(y, y, y, value=-1)
-            sg = s * g
-            # A row without slope (every weight 0 or 1) passes no gradient instead of 0 / 0.
-            gk = sg.sum(-1, keepdim=True) / s.sum(-1, keepdim=True).clamp_min(1e-30)
-            ga = torch.addcmul(sg, s, gk, value=-1)
-            if ctx.standardize or need_tau:
-                a = d * inv
-                gaa = (ga * a).sum(-1, keepdim=True)
-            if ctx.standardize:
-                ga = torch.addcmul(ga, a, gaa * (tau**2 / x.shape[-1]), value=-1)
-                # A shift of the row changes nothing: hold that exactly, since what is left is divided by the
-                # spread, and multiplied by whatever all entries share.
-                ga = ga - ga.mean(-1, keepdim=True)
-            gx = ga * inv
-        gtau = (-gaa / tau).sum_to_size(tau.shape) if need_tau else None
-        return gx if need_x else None, gk.sum_to_size(ctx.k_shape) if need_k else None, gtau, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], x: Tensor, k: Any, tau: Any, standardize: bool, finite_only: bool
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
-        def front(value: Any, dim: int | None, ndim: int) -> Any:
-            if not isinstance(value, Tensor):
-                return value
-            value = value.unsqueeze(0) if dim is None else value.movedim(dim, 0)
-            return value.reshape(value.shape[0], *(1,) * (ndim - value.ndim), *value.shape[1:])
-
-        ndim = x.ndim + (in_dims[0] is None)
-        x = front(x, in_dims[0], ndim).expand(info.batch_size, *[-1] * (ndim - 1))
-        k, tau = front(k, in_dims[1], ndim), front(tau, in_dims[2], ndim)
-        return _SoftTopK.apply(x, k, tau, standardize, finite_only), (0, 0, 0)
+    def backward(ctx: Any, gy: Tensor, gz: Tensor) -> tuple[Tensor | None, ...]:
+        z, tau = ctx.saved_tensors
+        inv = inverse(ctx.tau if tau is None else tau, z)
+        s, p = _slopes(z)
+        total = gz.sum(-1, keepdim=True)
+        gk = (p * gy).sum(-1, keepdim=True)
+        ga = s * (gy - gk) + gz - p * total
+        gk = gk + total / s.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
+        gtau = -_dot(ga, z) * inv
+        return (
+            ga * inv,
+            None if ctx.k_shape is None else gk.sum_to_size(ctx.k_shape),
+            None if tau is None else gtau.sum_to_size(tau.shape),
+        )
 
 
 class _EagerSoftTopK(torch.autograd.Function):
-    """The same without the hooks for torch.func, whose bookkeeping costs more than a small solve."""
+    """y alone, standardising included, with less bookkeeping: that costs more than a small solve."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool) -> Tensor:
+        u, inv_std = standardized(x) if standardize else (x, None)
+        y, z = solve(u, k, tau)
+        _remember(ctx, (x, k, tau, standardize, False), u, inv_std, y, z)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            return _differentiable_backward(ctx, g)[:4]
+        (x, k, tau, standardize, _), (u, inv_std, y, z) = _recall(ctx)
+        need_x, need_k, need_tau, _ = ctx.needs_input_grad
+        inv = inverse(tau, x)
+        if z is None:
+            s = torch.addcmul(y, y, y, value=-1)
+            sg = s * g
+            gk = sg.sum(-1, keepdim=True) / s.sum(-1, keepdim=True)
+            ga = torch.addcmul(sg, s, gk, value=-1)
+        else:
+            s, p = _slopes(z)
+            gk = (p * g).sum(-1, keepdim=True)
+            ga = s * (g - gk)
+        gtau = None
+        if need_tau:
+            # Σ ga = 0: whatever a is measured from, the product is the same, and best with small numbers.
+            a = z if z is not None else (u - u.mean(-1, keepdim=True)) * inv
+            gtau = (-_dot(ga, a) * inv).sum_to_size(tau.shape)
+        gx = ga * inv
+        if standardize:
+            gx = torch.addcmul(gx, u, (gx * u).sum(-1, keepdim=True), value=-1 / u.shape[-1])
+            # A shift of the row changes nothing: hold that exactly, since what is left is divided by the
+            # spread, and multiplied by whatever all entries share.
+            gx = (gx - gx.mean(-1, keepdim=True)) * inv_std
+        return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None
+
+
+class _FusedSoftTopK(torch.autograd.Function):
+    """One kernel forward and one backward, on a CUDA device."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        output = solve(*inputs)
-        _remember(ctx, inputs, output)
-        return output[0]
+        y, *rows = fused.forward(*inputs)
+        _remember(ctx, inputs, *rows)
+        return y
 
-    backward = _SoftTopK.backward
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """What the backward needs."""
-    x, k, tau, ctx.standardize, ctx.finite_only = inputs
-    ctx.tau = None if isinstance(tau, Tensor) else tau
-    ctx.k_shape = k.shape if isinstance(k, Tensor) else None
-    ctx.save_for_backward(x, *output, tau if isinstance(tau, Tensor) else None)
-
-
-@torch.library.custom_op("dcem::soft_topk", mutates_args=())
-def _solve_op(
-    x: Tensor, k: Tensor, tau: Tensor, standardize: bool, finite_only: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The solve as one opaque operator, for torch.compile."""
-    return solve(x, k, tau, standardize, finite_only)
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            return _differentiable_backward(ctx, g)
+        (x, k, tau, standardize, _), rows = _recall(ctx)
+        need_x, need_k, need_tau = ctx.needs_input_grad[:3]
+        centre, inv, nu = rows
+        gx, gk, gaa = fused.backward(g, x, centre, inv, nu, standardize, need_tau)
+        gtau = (-gaa * inverse(tau, x)).sum_to_size(tau.shape) if need_tau else None
+        return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None, None
 
 
-@_solve_op.register_fake
-def _(
-    x: Tensor, k: Tensor, tau: Tensor, standardize: bool, finite_only: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    rows = (*x.shape[:-1], 1)
-    return torch.empty_like(x), x.new_empty(rows), x.new_empty(rows)
+def _differentiable_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients as functions of the inputs, for derivatives of any order."""
+    inputs = _recall(ctx)[0]
+    wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
+    found = torch.autograd.grad(_traced(*inputs), [inputs[i] for i in wanted], g, create_graph=True)
+    return tuple(found[wanted.index(i)] if i in wanted else None for i in range(len(inputs)))
+
+
+def _slopes(z: Tensor) -> tuple[Tensor, Tensor]:
+    """s = y (1 - y) and p = s / Σs, to rounding even where y rounds to 0 or 1 and s underflows."""
+    log_s = logsigmoid(z) + logsigmoid(-z)
+    peak = log_s.detach().amax(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).min)
+    relative = torch.exp(log_s - peak)
+    # A row that is decided once and for all (each z infinite) passes no gradient instead of 0 / 0.
+    return log_s.exp(), relative / relative.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
+
+
+def _dot(ga: Tensor, z: Tensor) -> Tensor:
+    """<ga, z> a row, where z may be infinite and ga is then zero."""
+    return (ga * torch.where(z.isinf(), 0.0, z)).sum(-1, keepdim=True)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], *more: Tensor | None) -> None:
+    """Keep inputs, some of them numbers, and further tensors for the backward."""
+    ctx.numbers = [None if isinstance(v, Tensor) else v for v in inputs]
+    ctx.save_for_backward(*(v if isinstance(v, Tensor) else None for v in inputs), *more)
+
+
+def _recall(ctx: Any) -> tuple[list[Any], list[Any]]:
+    n = len(ctx.numbers)
+    saved = ctx.saved_tensors
+    inputs = [v if v is not None else number for v, number in zip(saved[:n], ctx.numbers, strict=True)]
+    return inputs, list(saved[n:])
 
 
 def _float(value: float | Tensor) -> float | Tensor:
     return value.float() if isinstance(value, Tensor) else value
-
-
-def _as_tensor(value: float | Tensor, like: Tensor) -> Tensor:
-    return (
-        value if isinstance(value, Tensor) else torch.full((1,), value, dtype=like.dtype, device=like.device)
-    )
 
 
 def _as_rows(value: float | Tensor, x: Tensor, name: str) -> float | Tensor:

@@ -17,8 +17,9 @@ def _forward_kernel(
     k_ptr,
     tau_ptr,
     y_ptr,
-    mean_ptr,
+    centre_ptr,
     inv_ptr,
+    nu_ptr,
     k_number,
     tau_number,
     n,
@@ -37,18 +38,24 @@ def _forward_kernel(
     present = column < n
     x = tl.load(x_ptr + row * n + column, mask=present, other=0.0)
     number = x.dtype
-    good = present
-    if FINITE_ONLY:
-        good = present & (x - x == 0.0)
-        x = tl.where(good, x, 0.0)
+    # Entries that are not finite get nothing, but for +inf, which is chosen first.
+    good = present & (x - x == 0.0)
+    first = present & (x == float("inf"))
+    x = tl.where(good, x, 0.0)
     count = tl.maximum(tl.sum(good.to(number), 0), 1.0)
     zero = tl.full((), 0.0, number)
     k = zero + (tl.load(k_ptr + row * k_stride) if K_IS_TENSOR else k_number)
+    share = zero
+    if not FINITE_ONLY:
+        n_first = tl.sum(first.to(number), 0)
+        share = tl.minimum(k / tl.maximum(n_first, 1.0), 1.0)
+        k = k - n_first
+    nothing = k <= 0.0
     tau = zero + (tl.load(tau_ptr + row * tau_stride) if TAU_IS_TENSOR else tau_number)
     # Choosing k is leaving out count - k. The smaller is solved: the other's sum would round away the rest.
     everything = k >= count
     most = 2.0 * k > count
-    k = tl.where(everything, 0.5, tl.where(most, count - k, k))
+    k = tl.where(everything | nothing, 0.5, tl.where(most, count - k, k))
     sign = tl.where(most, -1.0, 1.0)
     x = x * sign
     target = tl.log(k / (count - k))
@@ -97,27 +104,29 @@ def _forward_kernel(
             centre = centre - nu / inv
             a = tl.where(good, (x - centre) * inv, 0.0)
             nu = nu * 0.0
-    y = tl.sigmoid((a + nu) * sign)
-    y = tl.where(everything, 1.0, y)
-    y = tl.where(good, y, 0.0)
+    nu = nu * sign
+    nu = tl.where(everything, float("inf"), tl.where(nothing, float("-inf"), nu))
+    y = tl.where(good, tl.sigmoid(a * sign + nu), 0.0)
+    if not FINITE_ONLY:
+        y = tl.where(first, share, y)
     tl.store(y_ptr + row * n + column, y, mask=present)
-    tl.store(mean_ptr + row, mean * sign)
+    tl.store(centre_ptr + row, centre * sign)
     tl.store(inv_ptr + row, inv)
+    tl.store(nu_ptr + row, nu)
 
 
 @triton.jit
 def _backward_kernel(
     g_ptr,
     x_ptr,
-    y_ptr,
-    mean_ptr,
+    centre_ptr,
     inv_ptr,
+    nu_ptr,
     gx_ptr,
     gk_ptr,
     gaa_ptr,
     n,
     STANDARDIZE: tl.constexpr,
-    FINITE_ONLY: tl.constexpr,
     WITH_D: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -126,22 +135,23 @@ def _backward_kernel(
     present = column < n
     at = row * n + column
     g = tl.load(g_ptr + at, mask=present, other=0.0)
-    y = tl.load(y_ptr + at, mask=present, other=0.0)
+    x = tl.load(x_ptr + at, mask=present, other=0.0)
     inv = tl.load(inv_ptr + row)
-    s = y * (1.0 - y)
+    good = present & (x - x == 0.0)
+    a = tl.where(good, x - tl.load(centre_ptr + row), 0.0) * inv
+    z = a + tl.load(nu_ptr + row)
+    # Not y (1 - y), whose second factor has no digits left where y is close to 1.
+    s = tl.where(good, tl.sigmoid(z) * tl.sigmoid(-z), 0.0)
     gk = tl.sum(s * g, 0) / tl.maximum(tl.sum(s, 0), 1e-30)
     ga = s * (g - gk)
     if WITH_D:
-        x = tl.load(x_ptr + at, mask=present, other=0.0)
-        good = present
-        if FINITE_ONLY:
-            good = present & (x - x == 0.0)
-        d = tl.where(good, x - tl.load(mean_ptr + row), 0.0)
-        a = d * inv
-        gaa = tl.sum(ga * a, 0)
+        gaa = tl.sum(ga * tl.where(s > 0.0, z, 0.0), 0)
         if STANDARDIZE:
-            square = tl.sum(a * a, 0)
-            ga = ga - a * (gaa / tl.where(square > 0.0, square, 1.0))
+            count = tl.maximum(tl.sum(good.to(a.dtype), 0), 1.0)
+            d = tl.where(good, a - tl.sum(a, 0) / count, 0.0)
+            square = tl.sum(d * d, 0)
+            ga = ga - d * (gaa / tl.where(square > 0.0, square, 1.0))
+            ga = tl.where(good, ga - tl.sum(ga, 0) / count, 0.0)  # a shift of the row changes nothing
         tl.store(gaa_ptr + row, gaa)
     tl.store(gk_ptr + row, gk)
     tl.store(gx_ptr + at, ga * inv, mask=present)
@@ -149,18 +159,18 @@ def _backward_kernel(
 
 def forward(
     x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the rows' means and factors inv; see `dcem.topk.dual`."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """y = σ(z), and of each row centre, inv and ν, with z = (x - centre) inv + ν."""
     x = x.contiguous()
     n = x.shape[-1]
     rows = (*x.shape[:-1], 1)
-    y, mean, inv = torch.empty_like(x), x.new_empty(rows), x.new_empty(rows)
+    y, centre, inv, nu = torch.empty_like(x), *(x.new_empty(rows) for _ in range(3))
     k_tensor, k_stride, k_number = _per_row(k, x, rows)
     tau_tensor, tau_stride, tau_number = _per_row(tau, x, rows)
     double = x.dtype == torch.float64
     with torch.cuda.device(x.device):
         _forward_kernel[(x.numel() // n,)](
-            x, k_tensor, tau_tensor, y, mean, inv, k_number, tau_number, n, k_stride, tau_stride,
+            x, k_tensor, tau_tensor, y, centre, inv, nu, k_number, tau_number, n, k_stride, tau_stride,
             K_IS_TENSOR=k_tensor is not x,
             TAU_IS_TENSOR=tau_tensor is not x,
             STANDARDIZE=standardize,
@@ -169,28 +179,20 @@ def forward(
             SMALL=1e-8 if double else 3e-4,
             **_launch(n, double),
         )  # fmt: skip
-    return y, mean, inv
+    return y, centre, inv, nu
 
 
 def backward(
-    g: Tensor,
-    x: Tensor,
-    y: Tensor,
-    mean: Tensor,
-    inv: Tensor,
-    standardize: bool,
-    finite_only: bool,
-    with_d: bool,
+    g: Tensor, x: Tensor, centre: Tensor, inv: Tensor, nu: Tensor, standardize: bool, with_d: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients: for x, for k a row, and <ga, a> a row, from which the one for tau follows."""
     g, x = g.contiguous(), x.contiguous()
     n = x.shape[-1]
-    gx, gk, gaa = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
+    gx, gk, gaa = torch.empty_like(x), torch.empty_like(nu), torch.empty_like(nu)
     with torch.cuda.device(x.device):
         _backward_kernel[(x.numel() // n,)](
-            g, x, y, mean, inv, gx, gk, gaa, n,
+            g, x, centre, inv, nu, gx, gk, gaa, n,
             STANDARDIZE=standardize,
-            FINITE_ONLY=finite_only,
             WITH_D=standardize or with_d,
             **_launch(n, x.dtype == torch.float64),
         )  # fmt: skip

@@ -1,0 +1,30 @@
+"""Rows brought to mean 0 and standard deviation 1, whatever the scale of their entries."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def standardize(x: Tensor, good: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """u = (x - mean) inv and inv = 1 / std, over the last dimension, of size 1 in inv.
+
+    With `good`, over those entries alone; the others get 0. A row that is constant to rounding has inv = 0,
+    so that u is 0 and passes no gradient. Moments are taken in double precision, since squares of small or
+    large values leave the range of float32.
+    """
+    count: int | Tensor = x.shape[-1]
+    if good is not None:
+        count = good.sum(-1, keepdim=True).clamp_min(1)
+        x = torch.where(good, x, 0.0)
+    mean = x.sum(-1, keepdim=True, dtype=torch.float64) / count
+    d = x - mean.to(x.dtype)
+    if good is not None:
+        d = torch.where(good, d, 0.0)
+    norm = torch.linalg.vector_norm(d, dim=-1, keepdim=True, dtype=torch.float64)
+    root = math.sqrt(count) if isinstance(count, int) else count.to(torch.float64).sqrt()
+    # Relative to the size of the values: an absolute threshold would break for tiny or shifted ones.
+    limits = torch.finfo(x.dtype)
+    informative = norm > (4 * limits.eps * mean.abs()).clamp_min(limits.tiny) * root
+    inv = torch.where(informative, root / torch.where(informative, norm, 1.0), 0.0).to(x.dtype)
+    return d * inv, inv
