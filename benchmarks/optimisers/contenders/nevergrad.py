@@ -19,4 +19,4 @@ def ngopt(f: Objective, dimension: int, budget: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    serve({"NGOpt": ngopt}, ("nevergrad",))
+    serve({"nevergrad NGOpt": ngopt}, ("nevergrad",))

@@ -21,7 +21,7 @@ def bounded(f: Objective, dimension: int, budget: int, seed: int) -> None:
     search(f, dimension, budget, seed, bounds=[-BOUND, BOUND])
 
 
-OPTIMISERS: dict[str, Optimiser] = {"pycma": search, "pycma, bounds": bounded}
+OPTIMISERS: dict[str, Optimiser] = {"pycma CMA-ES": search, "pycma CMA-ES, bounds": bounded}
 
 
 def solve_many(

@@ -1,4 +1,4 @@
-"""scipy: differential evolution with its defaults, except that it uses the whole budget and does not polish."""
+"""scipy: differential evolution with its defaults, but to the end of the budget and without polishing."""
 
 import numpy as np
 from scipy.optimize import differential_evolution
