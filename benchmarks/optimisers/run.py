@@ -59,7 +59,8 @@ def main() -> None:
                     start, facts = time.perf_counter(), machine(threads=1)
                     rows = [contender.run(optimiser, *case) for case in bbob(args)]
                     facts |= contender.facts | {"wall seconds": round(time.perf_counter() - start)}
-                    known[optimiser] = facts
+                    cases = [f"{n}-D, {b}" for n, b in product(args.dimensions, args.budget)]
+                    known[optimiser] = known.get(optimiser, {}) | dict.fromkeys(cases, facts)
                     results.put(args.out / "runs.csv", rows)
                     print(f"{optimiser}: {len(rows)} runs in {facts['wall seconds']} s", flush=True)
         publish(results.read(args.out / "runs.csv"), args.out)
