@@ -7,18 +7,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"
+COCO = "coco-experiment==2.8.2"  # the functions of benchmarks/optimisers
 
-# The pip installs of each peer, in order, after torch: whatever else is asked for, torch stays this one.
+# The pip installs of each peer, in order. Torch comes first: whatever else is asked for, it stays this one.
 PEERS = {
     "theseus": [
+        [TORCH],
         ["numpy", "scipy", "lxml", "PyYAML", "setuptools", "wheel"],
         ["semantic-version==2.10.0", "pybind11==3.1.0", "urdf-parser-py==0.0.4"],
         # Without its dependencies: they include a sparse solver that wants system libraries.
         ["--no-deps", "--no-build-isolation", "torchlie==0.1.0", "torchkin==0.1.1", "theseus-ai==0.2.3"],
     ],
-    "evotorch": [["evotorch==0.6.1"]],
-    "pytorch_mppi": [["pytorch-mppi==0.9.1"]],
+    "evotorch": [[TORCH], ["evotorch==0.6.1", COCO]],
+    "pytorch_mppi": [[TORCH], ["pytorch-mppi==0.9.1"]],
+    "dcem": [[TORCH], [COCO]],  # the checkout's own sources come by PYTHONPATH
+    "pycma": [["cma==4.5.0", COCO]],
+    "scipy": [["scipy", COCO]],
+    "nevergrad": [["nevergrad==1.0.12", "numpy==2.2.6", COCO]],
 }
+UNCONSTRAINED = {"nevergrad"}  # it fails with the NumPy of constraints.txt
 
 
 class InstallError(Exception):
@@ -32,14 +39,15 @@ def python(name: str) -> Path:
     folder = ROOT / f".bench-{name.replace('_', '-')}"
     interpreter = folder / "bin" / "python"
     stamp = folder / ".installed"
-    steps = json.dumps([TORCH, PEERS[name]])
+    steps = json.dumps(PEERS[name])
     if stamp.exists() and stamp.read_text() == steps:
         return interpreter
     print(f"installing {name} into {folder.name} ...", flush=True)
     _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-    for packages in ([TORCH], *PEERS[name]):
+    constraint = [] if name in UNCONSTRAINED else ["--constraint", str(ROOT / "constraints.txt")]
+    for packages in PEERS[name]:
         pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _run([*pip, "--constraint", str(ROOT / "constraints.txt"), *packages])
+        _run([*pip, *constraint, *packages])
     stamp.write_text(steps)
     return interpreter
 

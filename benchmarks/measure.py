@@ -9,13 +9,10 @@ import gc
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +20,7 @@ import torch
 from torch import Tensor
 
 import problems
-
-Reply = dict[str, Any]
+from serving import Reply, answer_requests, versions
 
 # Unlike any seed in problems.py: noise from a problem's own stream would contain its answer.
 NOISE_SEEDS = range(1000, 1010)
@@ -51,9 +47,7 @@ Method = Callable[..., Job]
 
 
 def serve(methods: dict[str, Method], packages: tuple[str, ...]) -> None:
-    """Answer requests on stdin with replies on stdout; what a library prints goes to stderr instead."""
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    """Answer requests for measurements of these methods."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     built: dict[str, Job] = {}
 
@@ -65,7 +59,7 @@ def serve(methods: dict[str, Method], packages: tuple[str, ...]) -> None:
 
     def answer(do: str, contender: Reply, **rest: Any) -> Reply:
         if do == "versions":
-            return {name: _version(name) for name in ("torch", *packages)}
+            return versions(("torch", *packages))
         if do == "time":
             return _time(job(**contender), **rest)
         if do == "memory":
@@ -78,21 +72,7 @@ def serve(methods: dict[str, Method], packages: tuple[str, ...]) -> None:
             return _compare(job(**contender), job(**rest["reference"]))
         raise ValueError(f"do must name a measurement, not {do!r}")
 
-    for line in sys.stdin:
-        try:
-            reply = answer(**json.loads(line))
-        except Exception as error:  # a contender's failure belongs in the table
-            traceback.print_exc()
-            reply = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # imported from a source tree
-        return "not packaged"
+    answer_requests(answer)
 
 
 def _time(job: Job, backward: bool, seconds: float) -> Reply:

@@ -5,17 +5,14 @@ every contender has its turn, so that what slows the machine down for a while sl
 """
 
 import argparse
-import datetime
 import json
-import os
-import platform
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import tables
 from environments import PEERS, ROOT, InstallError
+from machine import machine
 from suite import TABLES, Case, Contender, Table
 from tables import Row
 from workers import Worker, WorkerError
@@ -132,29 +129,6 @@ def figures(table: Table, case: Case, contender: Contender, worker: Worker, thre
         reply = worker.ask("compare", request, reference={**request, "options": contender.exact})
         found["gradient error, exact top-k"] = reply["relative error"]
     return found
-
-
-def machine(threads: int) -> dict[str, Any]:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "cpu": next(names, platform.processor()),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "load before": round(os.getloadavg()[0], 2),  # of others: these tables want a quiet machine
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "commit": commit(),
-    }
-
-
-def commit() -> str:
-    """The commit measured, marked when the working tree differs from it."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    done = subprocess.run(git, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 def heading(facts: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import environments
 
 HERE = Path(__file__).resolve().parent
+SOURCES = (str(environments.ROOT / "src"), str(HERE))  # for environments without the checkout
 
 
 class WorkerError(Exception):
@@ -17,14 +18,17 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """`with Worker("theseus", threads=2) as worker: worker.ask("time", ...)`"""
+    """`with Worker("theseus", threads=2) as worker: worker.ask("time", ...)`
 
-    def __init__(self, environment: str, threads: int):
+    It runs the module `peers.<environment>`, or another one of another folder.
+    """
+
+    def __init__(self, environment: str, threads: int, module: str | None = None, folder: Path = HERE):
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the worker
         self._process = subprocess.Popen(
-            [environments.python(environment), "-m", f"peers.{environment}"],
-            cwd=HERE,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            [environments.python(environment), "-m", module or f"peers.{environment}"],
+            cwd=folder,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(SOURCES)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,0 +1,61 @@
+"""dcem through its public names. One entry a configuration: a solver for T iterations in a box."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import dcem
+import many
+from bbob import BOUND, SIGMA, Objective, Optimiser, serve
+
+BOX = {"sigma": SIGMA, "bounds": (-BOUND, BOUND)}
+
+SOLVERS: dict[str, Callable[[int], Any]] = {
+    "dcem": lambda T: dcem.DCEM(n_iters=T, distribution=dcem.Gaussian(**BOX)),
+    "dcem, tau=0": lambda T: dcem.DCEM(n_iters=T, tau=0, distribution=dcem.Gaussian(**BOX)),
+    "dcem, full": lambda T: dcem.DCEM(n_iters=T, tau=0, n_elite=30, distribution=dcem.FullGaussian(**BOX)),
+}
+
+
+def optimiser(make: Callable[[int], Any]) -> Optimiser:
+    def minimise(f: Objective, dimension: int, budget: int, seed: int) -> None:
+        # In double precision: the last targets are 1e-8 above optima of a hundred and more.
+        x0 = torch.zeros(dimension, dtype=torch.float64)
+        iterations = -(-budget // make(1).n_samples)  # the last batch may be cut short by the budget
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            dcem.minimize(_on_tensors(f), make(iterations), x0, generator=generator, cost=False)
+
+    return minimise
+
+
+def _on_tensors(f: Objective) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: torch.from_numpy(f(x.numpy()))
+
+
+def solve_many(
+    optimiser: str, problem: str, problems: int, solved: int, dimension: int, budget: int, seed: int
+) -> Any:
+    """All problems in one call."""
+    f = many.PROBLEMS[problem](problems, dimension, seed, torch.from_numpy)
+    best = torch.full((problems,), torch.inf, dtype=torch.float64)
+
+    def watched(x: torch.Tensor) -> torch.Tensor:
+        values = f(x)
+        torch.minimum(best, values.amin(-1), out=best)
+        return values
+
+    make = SOLVERS[optimiser]
+    solver = make(budget // make(1).n_samples)
+    x0 = torch.zeros(problems, dimension, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    with many.Timer() as timer, torch.no_grad():
+        dcem.minimize(watched, solver, x0, generator=generator, cost=False)
+    return {"seconds": timer.seconds, "best": best.tolist()}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    serve({name: optimiser(make) for name, make in SOLVERS.items()}, ("torch", "dcem"), many=solve_many)

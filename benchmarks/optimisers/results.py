@@ -1,0 +1,124 @@
+"""Rows of runs, and what is made of them: the summary, the curves and their picture."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from scoring import GROUPS, curve, group_of, share
+
+Row = dict[str, Any]
+Case = tuple[int, int]  # dimension, and evaluations a dimension
+
+COLUMNS = (
+    "optimiser", "function", "dimension", "instance", "budget", "evaluations", "share", "distance", "seconds",
+    "error", "reached",
+)  # fmt: skip
+KEY = ("optimiser", "function", "dimension", "instance", "budget")
+
+
+def put(path: Path, rows: Iterable[Row]) -> list[Row]:
+    """Write rows into the table of runs, in place of those of the same runs; returns the whole table."""
+    table = {tuple(str(row[name]) for name in KEY): row for row in [*read(path), *rows]}
+    write(path, COLUMNS, table.values())
+    return read(path)
+
+
+def read(path: Path) -> list[Row]:
+    return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+
+
+def write(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def reached(row: Row) -> list[int]:
+    """At how many evaluations each target was reached, from the easiest on."""
+    return [int(count) for count in row["reached"].split()]
+
+
+def cases(rows: Iterable[Row]) -> dict[Case, list[Row]]:
+    """The rows of every dimension and budget."""
+    found: dict[Case, list[Row]] = {}
+    for row in rows:
+        found.setdefault((int(row["dimension"]), int(row["budget"])), []).append(row)
+    return dict(sorted(found.items()))
+
+
+def by_optimiser(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["optimiser"], []).append(row)
+    return found
+
+
+def in_group(rows: Iterable[Row], group: str) -> list[Row]:
+    """Of all functions, or of those of a group."""
+    return [row for row in rows if group == "all" or group_of(int(row["function"])) == group]
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """The mean share of targets of every optimiser, in all and by group; a run that failed counts 0."""
+    table = []
+    for (dimension, budget), runs in cases(rows).items():
+        for optimiser, own in by_optimiser(runs).items():
+            shares = {
+                group: f"{mean(share(reached(row)) for row in part):.3f}" if part else ""
+                for group in ("all", *GROUPS)
+                for part in [in_group(own, group)]
+            }
+            table.append(
+                {"optimiser": optimiser, "dimension": dimension, "budget": budget}
+                | {"instances": len({row["instance"] for row in own}), **shares}
+                | {"seconds a run": f"{mean(float(row['seconds'] or 0) for row in own):.2f}"}
+                | {"failed": sum(bool(row["error"]) for row in own)}
+            )
+    return table
+
+
+def curves(rows: Sequence[Row], points: int = 61) -> list[Row]:
+    """The share of (run, target) pairs reached, against evaluations a dimension, by group."""
+    table = []
+    for (dimension, budget), runs in cases(rows).items():
+        grid = [budget ** (i / (points - 1)) for i in range(points)]  # from 1 on, even on a log scale
+        for optimiser, own in by_optimiser(runs).items():
+            for group in ("all", *GROUPS):
+                part = [reached(row) for row in in_group(own, group)]
+                shares = curve(part, [x * dimension for x in grid]) if part else []
+                table += [
+                    {"dimension": dimension, "budget": budget, "group": group, "optimiser": optimiser}
+                    | {"evaluations per dimension": f"{x:.4g}", "share": f"{y:.4f}"}
+                    for x, y in zip(grid, shares, strict=False)
+                ]
+    return table
+
+
+def draw(table: Sequence[Row], folder: Path) -> None:
+    """One SVG a dimension and budget, a panel a group."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "dcem"  # the same curves make the same file
+    from matplotlib import pyplot
+
+    for (dimension, budget), rows in cases(table).items():
+        figure, axes = pyplot.subplots(2, 3, figsize=(12, 7), sharex=True, sharey=True, layout="constrained")
+        for axis, group in zip(axes.flat, ("all", *GROUPS), strict=True):
+            for optimiser, own in by_optimiser(row for row in rows if row["group"] == group).items():
+                x = [float(row["evaluations per dimension"]) for row in own]
+                axis.plot(x, [float(row["share"]) for row in own], label=optimiser)
+            axis.set(title=group, xscale="log", ylim=(0, 1))
+            axis.grid(alpha=0.3)
+        for axis in axes[1]:
+            axis.set_xlabel("evaluations per dimension")
+        for axis in axes[:, 0]:
+            axis.set_ylabel("share of targets reached")
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+        figure.suptitle(f"BBOB in {dimension} dimensions, {budget} evaluations per dimension")
+        figure.savefig(folder / f"ecdf_{dimension}d_{budget}.svg", metadata={"Date": None})
+        pyplot.close(figure)

@@ -1,0 +1,161 @@
+"""Optimisers on the 24 BBOB functions, and on many problems at once, beside peers.
+
+Every contender lives in an environment and a process of its own. A run is renewed in the tables; the runs of
+other optimisers, dimensions and budgets stay.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import many  # noqa: E402
+import results  # noqa: E402
+from environments import InstallError  # noqa: E402
+from machine import machine  # noqa: E402
+from scoring import FUNCTIONS  # noqa: E402
+from workers import Worker, WorkerError  # noqa: E402
+
+# The modules of contenders/, and the environment of each. A module knows its optimisers by name.
+CONTENDERS = {
+    "ours": "dcem",
+    "pycma": "pycma",
+    "evotorch": "evotorch",
+    "scipy": "scipy",
+    "nevergrad": "nevergrad",
+}
+MANY = {"problems": 1024, "dimension": 10, "budget": 10_000, "seed": 0}
+LOOPED = 16  # of the problems, for contenders that take one at a time
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--dimensions", nargs="+", type=int, default=[2, 5, 10, 20, 40])
+    parser.add_argument("--budget", nargs="+", type=int, default=[100, 1000], help="evaluations a dimension")
+    parser.add_argument("--instances", type=int, default=5)
+    parser.add_argument("--functions", nargs="+", type=int, choices=FUNCTIONS, default=list(FUNCTIONS))
+    parser.add_argument("--optimisers", nargs="+", help="by name, or by module: " + ", ".join(CONTENDERS))
+    parser.add_argument("--many", action="store_true", help="only the case of many problems at once")
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    record = args.out / "run.json"
+    known = json.loads(record.read_text()) if record.exists() else {}
+    if args.many:
+        start, facts = time.perf_counter(), machine(threads=1)
+        results.write(args.out / "many.csv", *many_problems())
+        known["many"] = facts | {"wall seconds": round(time.perf_counter() - start)}
+    else:
+        for module in CONTENDERS:
+            with Contender(module) as contender:
+                for optimiser in contender.chosen(args.optimisers):
+                    start, facts = time.perf_counter(), machine(threads=1)
+                    rows = [contender.run(optimiser, *case) for case in bbob(args)]
+                    facts |= contender.facts | {"wall seconds": round(time.perf_counter() - start)}
+                    cases = [f"{n}-D, {b}" for n, b in product(args.dimensions, args.budget)]
+                    known[optimiser] = known.get(optimiser, {}) | dict.fromkeys(cases, facts)
+                    results.put(args.out / "runs.csv", rows)
+                    print(f"{optimiser}: {len(rows)} runs in {facts['wall seconds']} s", flush=True)
+        publish(results.read(args.out / "runs.csv"), args.out)
+    record.write_text(json.dumps(known, indent=2) + "\n")
+
+
+def bbob(args: argparse.Namespace) -> Iterator[tuple[int, ...]]:
+    """(function, dimension, instance, budget) of every run."""
+    instances = range(1, args.instances + 1)
+    return product(args.functions, args.dimensions, instances, args.budget)
+
+
+class Contender:
+    """A module's worker. What fails, from the installation on, becomes the error of its rows."""
+
+    def __init__(self, module: str):
+        self._worker, self._failure = None, ""
+        self.facts, self._optimisers = {}, [module]
+        self._module = module
+        try:
+            self._worker = Worker(CONTENDERS[module], 1, f"contenders.{module}", HERE)
+            self.facts = self._worker.ask("facts")
+            self._optimisers = self.facts.pop("optimisers")
+        except (InstallError, WorkerError) as error:
+            self._failure = f"not installed: {error}"
+            print(f"{module} {self._failure}", flush=True)
+
+    def chosen(self, names: list[str] | None) -> list[str]:
+        """Its optimisers, or those named; the name of the module names them all."""
+        every = names is None or self._module in names
+        return [name for name in self._optimisers if every or name in names]
+
+    def run(self, optimiser: str, function: int, dimension: int, instance: int, budget: int) -> results.Row:
+        case = {"optimiser": optimiser, "function": function, "dimension": dimension, "instance": instance}
+        row: results.Row = case | {"budget": budget, "reached": ""}
+        try:
+            reply = self.ask("solve", **case, budget=budget * dimension, seed=instance)
+        except WorkerError as error:
+            return row | {"error": str(error)}
+        return row | {
+            "evaluations": reply["evaluations"],
+            "share": f"{reply['share']:.4f}",
+            "distance": f"{reply['distance']:.3g}",
+            "seconds": f"{reply['seconds']:.3f}",
+            "reached": " ".join(map(str, reply["reached"])),
+        }
+
+    def ask(self, do: str, **settings: Any) -> dict[str, Any]:
+        if self._worker is None or self._failure:
+            raise WorkerError(self._failure)
+        return self._worker.ask(do, **settings)
+
+    def __enter__(self) -> "Contender":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._worker is not None:
+            self._worker.__exit__(*error)
+
+
+def many_problems() -> tuple[tuple[str, ...], list[results.Row]]:
+    """Ours solves all problems in one call; pycma some of them, and its time for all is extrapolated."""
+    columns = ("problem", "optimiser", "solved", "seconds", "seconds for all", "median", "worst", "error")
+    rows = []
+    for module, solved in (("ours", MANY["problems"]), ("pycma", LOOPED)):
+        with Contender(module) as contender:
+            for optimiser, problem in product(contender.chosen(None), many.PROBLEMS):
+                row: results.Row = {"problem": problem, "optimiser": optimiser, "solved": solved}
+                try:
+                    reply = contender.ask("many", optimiser=optimiser, problem=problem, solved=solved, **MANY)
+                    row |= {
+                        "seconds": f"{reply['seconds']:.3g}",
+                        "seconds for all": f"{reply['seconds'] * MANY['problems'] / solved:.3g}",
+                        "median": f"{median(reply['best']):.3g}",
+                        "worst": f"{max(reply['best']):.3g}",
+                    }
+                except WorkerError as error:
+                    row |= {"error": str(error)}
+                rows.append(row)
+                print(row, flush=True)
+    return columns, rows
+
+
+def publish(table: list[results.Row], folder: Path) -> None:
+    """The summary and the curves of all runs there are, and the picture where matplotlib is."""
+    overview = results.summary(table)
+    results.write(folder / "summary.csv", list(overview[0]), overview)
+    curves = results.curves(table)
+    results.write(folder / "ecdf.csv", list(curves[0]), curves)
+    try:
+        results.draw(curves, folder)
+    except ImportError:
+        print("no picture: matplotlib is not installed", flush=True)
+    print((folder / "summary.csv").read_text())
+
+
+if __name__ == "__main__":
+    main()
