@@ -7,16 +7,19 @@ from torch import Tensor
 import dcem
 
 SOLVERS = {
-    "soft": dcem.DCEM(n_iters=3),
-    "hard": dcem.DCEM(n_iters=3, tau=0),
-    "full": dcem.DCEM(n_iters=3, distribution=dcem.FullGaussian()),
-    "mppi": dcem.MPPI(n_iters=3),
-    "descent": dcem.GradientDescent(n_iters=3),
+    "soft": dcem.DCEM(n_iters=2),
+    "hard": dcem.DCEM(n_iters=2, tau=0),
+    "full": dcem.DCEM(n_iters=2, distribution=dcem.FullGaussian()),
+    "mppi": dcem.MPPI(n_iters=2),
+    "descent": dcem.GradientDescent(n_iters=2),
 }
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
-@pytest.mark.parametrize("dynamic", [None, True], ids=["static first", "dynamic"])
+@pytest.mark.parametrize(
+    "dynamic",
+    [pytest.param(None, id="static first"), pytest.param(True, id="dynamic", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_batch_sizes_may_change(name, dynamic):
     torch._dynamo.reset()

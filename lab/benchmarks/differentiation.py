@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from rows import origin, put
 
-from dcem.backward import MODES, by_name
 from dcem_lab.suite.agents.policy import Policy
 from dcem_lab.suite.online import choose_device
 from dcem_lab.suite.trained import load
+from dcem_lab.training.modes import MODES, by_name
 
 SPACES = {"latent": "cheetah-run-dcem", "full": "cheetah-run"}
 KEPT = 0.2  # of the iterations that truncate differentiates, of the samples that prune does

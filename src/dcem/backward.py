@@ -177,20 +177,3 @@ class Detach(Backward):
 
     def finish(self, f: Objective, x: Tensor, solver: Solver) -> Tensor:
         return x.detach()
-
-
-MODES = ("unroll", "checkpoint", "truncate", "prune", "implicit", "detach")
-
-
-def by_name(name: str, kept: float, n_iters: int) -> Backward:
-    """A mode as configs and command lines name it; ``kept`` is the share of iterations or samples that count.
-
-    >>> by_name("truncate", 0.25, n_iters=10)
-    Truncate(n=3)
-    """
-    if name == "truncate":
-        return Truncate(math.ceil(kept * n_iters))
-    if name == "prune":
-        return Prune(kept)
-    plain = {"unroll": Unroll, "checkpoint": Checkpoint, "implicit": Implicit, "detach": Detach}
-    return plain[name]()

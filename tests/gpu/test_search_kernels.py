@@ -55,7 +55,7 @@ def test_hard_topk_leaves_out_what_is_not_finite() -> None:
 def test_moments(dtype: torch.dtype, batch: tuple[int, ...], N: int, n: int) -> None:
     u = 3 * torch.randn(*batch, N, n, device="cuda", dtype=dtype) + 5
     w = torch.rand(*batch, N, device="cuda", dtype=dtype)
-    expected = _plain(u.double(), w.double(), 1e-30)
+    expected = _plain(u.double(), w.double(), 1e-30, 0.0)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-12
     for got, exact in zip(weighted_moments(u, w), expected, strict=True):
         assert got.dtype == dtype
@@ -64,7 +64,9 @@ def test_moments(dtype: torch.dtype, batch: tuple[int, ...], N: int, n: int) -> 
 
 def test_moments_have_a_floor_and_pass_nan_on() -> None:
     u, w = torch.ones(2, 5, 3, device="cuda"), torch.ones(2, 5, device="cuda")
-    assert torch.equal(weighted_moments(u, w, 0.5)[1], torch.full((2, 3), 0.5, device="cuda"))
+    assert torch.equal(weighted_moments(u, w, 0.25)[1], torch.full((2, 3), 0.5, device="cuda"))
+    near = weighted_moments(u, w, 0.16, near=0.3)[1]  # 0.16 + (0.3 · 1)² = 0.5²
+    torch.testing.assert_close(near, torch.full((2, 3), 0.5, device="cuda"))
     w[1] = 0
     mean, sigma = weighted_moments(u, w)
     assert mean[1].isnan().all() and sigma[1].isnan().all()

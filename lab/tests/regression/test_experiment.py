@@ -124,7 +124,7 @@ def test_members_do_not_mix(preset):
     config = Config(**{**PRESETS[preset], "seeds": 2, "hidden": (8, 8)})
     x = torch.tensor([[[1.0]], [[2.0]]])
     parameters = []
-    for target in (0.0, 5.0):
+    for target in (-9.0, 9.0):
         torch.manual_seed(0)
         update, energy = build(config)
         for _ in range(3):

@@ -138,7 +138,7 @@ def test_it_is_evaluated_and_ships(
         (["learning.parts=[model]"], "parts must be some of decoder, reward, transition"),
         (["snapshot=first"], "snapshot must be one of best, last, got 'first'"),
         (["loop.n_workers=3"], "n_workers must be from 0 to 2, got 3"),
-        (["learning.value_steps=4"], "value_steps must be below steps=4"),
+        (["learning.value_steps=4"], "learning.value_steps must be below steps=4"),
         (["learning.parts=[reward]", "planner.elites=10"], "planner.elites must be below samples=10"),
         (
             ["learning.parts=[reward]", "learning.likelihood=0.1", "learning.length=25"],

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from dcem_lab.commands.overrides import field_types
+from dcem_lab.runs.settings import known_settings
 from dcem_lab.suite import embed
 
 LOOP = ["n_envs", "n_workers", "eval_every", "eval_episodes", "save_every", "seed", "device", "source"]
@@ -25,7 +25,7 @@ SHORT = {
 
 @pytest.mark.parametrize("experiment", list(SHORT))
 def test_a_short_name_means_one_setting(experiment: str) -> None:
-    fields = field_types(importlib.import_module(f"dcem_lab.suite.{experiment}").Config)
+    fields = known_settings(importlib.import_module(f"dcem_lab.suite.{experiment}").Config)
     for name in SHORT[experiment]:
         meant = [name] if name in fields else [key for key in fields if key.endswith(f".{name}")]
         assert len(meant) == 1, (name, meant)

@@ -75,7 +75,7 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         only_values = self.learning.value_steps
-        require(only_values < self.steps, "value_steps", only_values,
+        require(only_values < self.steps, "learning.value_steps", only_values,
                 f"below steps={self.steps}: until then only the value network learns")  # fmt: skip
 
 

@@ -36,8 +36,8 @@ def test_ratios_are_one_though_other_kernels_run_without_gradients(
 ) -> None:
     """On a CUDA device the moments are another kernel there, which rounds in its own way."""
 
-    def rounded_otherwise(u: Tensor, w: Tensor, sigma_min: float) -> tuple[Tensor, Tensor]:
-        mean, sigma = weighted_moments(u, w, sigma_min)
+    def rounded_otherwise(u: Tensor, w: Tensor, least: float, near: float) -> tuple[Tensor, Tensor]:
+        mean, sigma = weighted_moments(u, w, least, near)
         return (mean, sigma) if torch.is_grad_enabled() and w.requires_grad else (mean + 1e-4, sigma)
 
     monkeypatch.setattr(gaussian, "weighted_moments", rounded_otherwise)

@@ -6,7 +6,6 @@ import torch
 from torch import Generator, Tensor
 
 from dcem import Decoder, embedding_loss
-from dcem.backward import MODES, by_name
 from dcem.control.decoder import ACTIVATIONS
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
@@ -15,6 +14,7 @@ from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.training.fit import Fit
+from dcem_lab.training.modes import MODES, by_name
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from torch import Generator, Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from dcem import Decoder, capture
-from dcem.backward import by_name
 from dcem_lab.suite.agents.experience import Gatherer
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
 from dcem_lab.suite.agents.planner import PlannerConfig
@@ -31,6 +30,7 @@ from dcem_lab.suite.ppo_loss import clipped_fraction, clipped_loss, divergence, 
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, multistep_loss
 from dcem_lab.training.fit import descend
+from dcem_lab.training.modes import by_name
 from dcem_lab.training.stopwatch import Stopwatch
 
 

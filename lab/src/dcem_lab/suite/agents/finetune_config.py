@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dcem.backward import MODES
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.policy import PARTS
+from dcem_lab.training.modes import MODES
 
 BACKWARD_MODES = tuple(mode for mode in MODES if mode != "detach")  # which passes no gradient
 
