@@ -14,7 +14,9 @@ run: .venv/installed  ## an example and small versions of the experiments; print
 test: check test-library test-lab  ## lint, types, layering, tests of the library and of the lab
 
 test-library: .venv-library/installed  ## the library's tests, where there is torch and nothing of the lab
-	$(LIBRARY)/python -m pytest -q -m "not gpu and not slow"
+	@$(LIBRARY)/python -m pytest -q -m "not gpu and not slow" tests/*/ & parts=$$!; \
+	$(LIBRARY)/python -m pytest -q -m "not gpu and not slow" tests/*.py; code=$$?; \
+	wait $$parts && exit $$code
 
 test-lab: .venv/installed
 	$(BIN)/python -m pytest -q -n 2 -c lab/pyproject.toml -m "not gpu and not slow and not soak" lab/tests

@@ -84,7 +84,7 @@ def test_nothing_is_written_where_a_record_points_elsewhere(run, tmp_path, capsy
 def test_a_grid_cannot_name_its_members_elsewhere(run, tmp_path, capsys):
     config = {"latent_dims": ["/../../x"], "taus": [1.0], "seeds": [0]}
     assert export(run(experiment="cartpole-grid", config=config), tmp_path / "results") == exits.USAGE
-    assert "variant must be a name" in capsys.readouterr().err
+    assert "variant must be letters" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
