@@ -110,6 +110,13 @@ def test_a_flat_direction_is_an_error_in_its_row():
         x.sum().backward()
 
 
+def test_what_only_shifts_the_objective_has_a_zero_gradient():
+    theta = torch.tensor([0.4, -0.3], requires_grad=True)
+    shift = torch.tensor(2.0, requires_grad=True)
+    x = dcem.minimize(lambda x: sphere(x, theta) + shift, dcem.DCEM(), torch.zeros(2), backward=Implicit()).x
+    assert torch.autograd.grad(x.sum(), shift)[0] == 0
+
+
 def test_without_anything_to_learn_the_answer_is_a_constant():
     x = dcem.minimize(lambda x: x.square().sum(-1), dcem.DCEM(), torch.zeros(2), backward=Implicit()).x
     assert not x.requires_grad

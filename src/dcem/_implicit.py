@@ -33,7 +33,9 @@ def implicit(
         free = ~((low & (slope.detach() > 0)) | (high & (slope.detach() < 0)))
     steps = 2 * x.shape[-1] + 5 if n_iters is None else n_iters
     precision = torch.finfo(x.dtype).eps ** 0.75 if tolerance is None else tolerance
-    return x + _Solved.apply(slope, at, free, damping, steps, precision)
+    solved = _Solved.apply(slope, at, free, damping, steps, precision)
+    # What shifts f as a whole does not move x̂, but belongs to its graph: its gradient is zero, not missing.
+    return x + solved + 0 * torch.nan_to_num(value)
 
 
 class _Solved(torch.autograd.Function):
