@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from dcem._checks import can_look
+
 
 def standardize(x: Tensor, good: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """u = (x - mean) inv and inv = 1 / std, over the last dimension, of size 1 in inv.
@@ -14,6 +16,13 @@ def standardize(x: Tensor, good: Tensor | None = None) -> tuple[Tensor, Tensor]:
     large values leave the range of float32.
     """
     count: int | Tensor = x.shape[-1]
+    if (
+        good is None
+        and x.numel() == count
+        and can_look(x)
+        and not (x.requires_grad and torch.is_grad_enabled())
+    ):
+        return _standardize_row(x)
     if good is not None:
         count = good.sum(-1, keepdim=True).clamp_min(1)
         x = torch.where(good, x, 0.0)
@@ -28,3 +37,14 @@ def standardize(x: Tensor, good: Tensor | None = None) -> tuple[Tensor, Tensor]:
     informative = norm > (4 * limits.eps * mean.abs()).clamp_min(limits.tiny) * root
     inv = torch.where(informative, root / torch.where(informative, norm, 1.0), 0.0).to(x.dtype)
     return d * inv, inv
+
+
+def _standardize_row(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The common small case, one row on the CPU, with plain numbers in place of one-element tensors."""
+    n, limits = x.shape[-1], torch.finfo(x.dtype)
+    mean = x.sum(dtype=torch.float64).item() / n
+    d = x - mean
+    norm = torch.linalg.vector_norm(d, dtype=torch.float64).item()
+    informative = norm > max(4 * limits.eps * abs(mean), limits.tiny) * math.sqrt(n)
+    inv = math.sqrt(n) / norm if informative else 0.0
+    return d * inv, x.new_full((*x.shape[:-1], 1), inv)
