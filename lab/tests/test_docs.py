@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import json
+import os
 import pkgutil
 import re
 import shlex
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -339,9 +341,10 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for match in PYTHON.finditer(text):
-        line = text[: match.start(1)].count("\n")
-        exec(compile("\n" * line + match.group(1), str(page), "exec"), namespace)
+    with patch.dict(os.environ):
+        for match in PYTHON.finditer(text):
+            line = text[: match.start(1)].count("\n")
+            exec(compile("\n" * line + match.group(1), str(page), "exec"), namespace)
 
 
 MODULES = [

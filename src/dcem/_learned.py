@@ -16,7 +16,7 @@ class Positive(nn.Module):
 
     >>> tau = Positive(0.5)
     >>> tau()
-    tensor(0.5000, grad_fn=<SoftplusBackward0>)
+    tensor(0.5000, grad_fn=<...>)
     """
 
     def __init__(self, value: float | Tensor) -> None:
@@ -24,10 +24,12 @@ class Positive(nn.Module):
         start = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
         if not (start > 0).all():
             raise ValueError(f"Positive: value must be positive, got {value}")
-        self.raw = nn.Parameter(start + torch.log(-torch.expm1(-start)))
+        self._shape = start.shape
+        raw = start + torch.log(-torch.expm1(-start))
+        self.raw = nn.Parameter(raw if raw.ndim else raw.unsqueeze(0))  # a scalar could not be sharded
 
     def forward(self) -> Tensor:
-        return nn.functional.softplus(self.raw)
+        return nn.functional.softplus(self.raw).reshape(self._shape)
 
 
 def resolved(settings: Any) -> Any:

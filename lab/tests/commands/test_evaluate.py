@@ -129,6 +129,7 @@ def test_a_film_of_the_cartpole_takes_no_planner(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_film_of_the_cartpole_is_made_on_the_processor(tmp_path: Path) -> None:
     path = tmp_path / "film.gif"
     words = ["--output", path, "--device", "cpu", "--seed", 0, "--fps", 20]
