@@ -277,6 +277,15 @@ def test_the_contributors_map_names_every_folder_and_module():
     assert folders - {"out", "runs", "dist"} <= {line.split("/")[0] for line in text.splitlines() if line}
 
 
+def test_walks_lead_past_files_that_are_there():
+    library, lab = (ROOT / "docs" / "walks.md").read_text().split("## A step of training", 1)
+    for text, folder in ((library, "src/dcem"), (lab, "lab/src/dcem_lab")):
+        named = re.findall(r"`([\w/]+\.py)`", text)
+        assert len(named) > 10
+        for file in named:
+            assert file == "numbers.py" or (ROOT / folder / file).exists(), file
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name)
 def test_links_lead_somewhere(page):
     for target in LINK.findall(page.read_text()):
