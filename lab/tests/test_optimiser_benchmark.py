@@ -101,6 +101,8 @@ def test_a_contender_that_fails_answers_with_its_error():
 
 def test_the_committed_summary_is_that_of_the_committed_runs(script):
     results, folder = script("results"), FOLDER / "optimisers" / "results"
+    if not folder.exists():
+        pytest.skip("no run is committed")
     summary = results.summary(results.read(folder / "runs.csv"))
     committed = list(csv.DictReader((folder / "summary.csv").read_text().splitlines()))
     assert committed == [{key: str(value) for key, value in row.items()} for row in summary]

@@ -174,7 +174,7 @@ class _Objective:
 
 def _is_state(x0: Any) -> bool:
     """Is it the state of a solver, not variables? Both may be named tuples."""
-    return any(isinstance(x0, kind) for kind in _state_types(Solver))
+    return not isinstance(x0, Tensor) and any(isinstance(x0, kind) for kind in _state_types(Solver))
 
 
 def _state_types(solver: type) -> set[type]:

@@ -233,19 +233,16 @@ def at(schedule: Schedule, t: int) -> float | Tensor:
     return schedule[t] if isinstance(schedule, Sequence) else schedule
 
 
-def over_rows(value: float | Tensor, name: str, like: Tensor, batch_ndim: int = -1) -> float | Tensor:
-    """A number, or a tensor over the rows, shaped to broadcast against `like` (*B, ...).
-
-    Without `batch_ndim`, `like` has one dimension more than *B.
-    """
+def over_rows(value: float | Tensor, name: str, like: Tensor) -> float | Tensor:
+    """A number, or a tensor over the rows (*B,), shaped to broadcast against `like` (*B, N)."""
     if not isinstance(value, Tensor) or value.ndim == 0:
         return value.to(like) if isinstance(value, Tensor) else value
-    batch = like.shape[:batch_ndim]
+    batch = like.shape[:-1]
     if not fits(value.shape, batch):
         raise ValueError(
             f"{name} must broadcast over the rows {tuple(batch)}, got shape {tuple(value.shape)}"
         )
-    return value.to(like).reshape(value.shape + (1,) * (like.ndim - len(batch)))
+    return value.to(like).unsqueeze(-1)
 
 
 def fits(shape: torch.Size, target: torch.Size) -> bool:
