@@ -14,6 +14,7 @@ from reliability import (
     disks,
     drift,
     early_stops,
+    fuzz,
     kills,
     payloads,
     readers,
@@ -100,6 +101,12 @@ CATALOGUE = {
         "NaN and ±inf in 0% to 100% of an objective's values",
         "bad samples weigh 0, other rows bit-identical, all-bad rows named",
         bad_values.measure, short=41, full=1000,
+    ),
+    "fuzz": Measurement(
+        "random combinations of solver, distribution, bounds, noise, mode, dtype, NaN regions, penalties and "
+        "restarts",
+        "the same answer in every mode, batch equals loop, bounds hold, gradients finite, in float64 right",
+        fuzz.measure, short=60, full=20_000,
     ),
     "repeats": Measurement(
         "the same seed twice, every experiment's tiny preset",
