@@ -127,7 +127,7 @@ class Cliff:
 
 @pytest.mark.parametrize(("risk", "expected"), [("mean", 0.5), ("worst", 0.2), (CVaR(0.05), 0.2)])
 def test_the_more_averse_the_further_from_the_cliff(risk, expected):
-    """Edges at 0.2 (one of forty) and 0.5: the mean accepts the risk (slope −1 + 20 / 40) that others avoid."""
+    """Edges at 0.2 (one of forty) and 0.5: the mean accepts a risk (slope −1 + 20 / 40) that others avoid."""
     models = [Cliff(0.2)] + [Cliff(0.5)] * 39
     solver = DCEM(n_samples=200, n_elite=10, n_iters=15, tau=0)
     plan = MPC(models, 1, solver=solver, risk=risk)(torch.zeros(1))
