@@ -7,7 +7,6 @@ A plan of five steps never sees the pay. So we learn what each state costs from 
 iteration whose backup is a plan: V(x) ← Σ γ^t c_t + γ^H V(x_H), with the best five actions the planner finds.
 """
 
-import copy
 from pathlib import Path
 
 import matplotlib
@@ -16,6 +15,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import dcem
 from dcem.control import closed_loop
@@ -40,7 +40,7 @@ def controller(horizon: int, value: nn.Module | None = None, n_samples: int = 10
 def learn(steps: int, generator: torch.Generator) -> Value:
     """A value from plans of five steps from random states, each ending in the value of a while ago."""
     value = Value(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1))
-    target = copy.deepcopy(value)
+    target = AveragedModel(value, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     planner = controller(5, target, n_samples=40)
     optimizer = torch.optim.Adam(value.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -48,14 +48,11 @@ def learn(steps: int, generator: torch.Generator) -> Value:
         states = Pendulum.initial_states(256, generator=generator) * SCALE
         with torch.no_grad():
             cost = planner(states, generator=generator).cost
-        loss = nn.functional.smooth_l1_loss(-value(states) / 100, cost / 100, beta=0.1)
         optimizer.zero_grad()
-        loss.backward()
+        nn.functional.smooth_l1_loss(-value(states) / 100, cost / 100, beta=0.1).backward()
         optimizer.step()
         schedule.step()
-        with torch.no_grad():
-            for old, new in zip(target.parameters(), value.parameters(), strict=True):
-                old.lerp_(new, 0.1)
+        target.update_parameters(value)
     return value
 
 
@@ -74,6 +71,7 @@ def main(steps: int = 500, folder: Path = Path("out/examples")) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "pendulum_value.png"
     fig.savefig(path, dpi=120)
+    plt.close(fig)
     print(f"wrote {path}")
     return path
 
