@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dcem._checks import same
-from dcem.distributions.box import Box
+from dcem.distributions.box import Box, first_mean
 
 
 class Distribution(ABC):
@@ -37,10 +37,20 @@ class Distribution(ABC):
         """Points of the objective's domain for samples, or for a mean, u (..., n)."""
         return u
 
+    def encode(self, x: Tensor) -> Tensor:
+        """Samples for points x (..., n) of the objective's domain: the inverse of `decode`."""
+        return first_mean(self.box, x, type(self).__name__)
+
     def blend(self, new: Any, old: Any, share: float | Tensor) -> Any:
         """A distribution between the two: `share`, a number or one a row (*B,), of the old one."""
-        parts = (torch.lerp(a, b, _over(share, a, new.mean.ndim - 1)) for a, b in zip(new, old, strict=True))
+        parts = (
+            torch.lerp(a, b, over_batch(share, a, new.mean.ndim - 1)) for a, b in zip(new, old, strict=True)
+        )
         return type(new)(*parts)
+
+    def widen(self, phi: Any, factor: float | Tensor) -> Any:
+        """The same distribution, its standard deviation times a number, or one a row (*B,)."""
+        return phi._replace(sigma=phi.sigma * over_batch(factor, phi.sigma, phi.mean.ndim - 1))
 
     def recentre(self, phi: Any, mean: Tensor) -> Any:
         """The same distribution around another mean (*B, n)."""
@@ -59,7 +69,7 @@ class Distribution(ABC):
     __hash__ = object.__hash__
 
 
-def _over(share: float | Tensor, like: Tensor, batch_ndim: int) -> float | Tensor:
+def over_batch(share: float | Tensor, like: Tensor, batch_ndim: int) -> float | Tensor:
     """A share for every row, shaped to broadcast against `like` (*B, ...)."""
     if not isinstance(share, Tensor) or share.ndim == 0:
         return share
