@@ -80,9 +80,8 @@ class Config(LearningConfig):
         super().__post_init__()
         require_distance(self, self.model)
 
-    @property
-    def agent(self) -> AgentConfig:
-        """The agent, all but its world model."""
+    def agent_for(self, env: ControlEnv) -> AgentConfig:
+        """The agent for an environment of the task, all but its world model."""
         return AgentConfig(self, self.collecting, self.planner)
 
     @property
@@ -90,6 +89,19 @@ class Config(LearningConfig):
         """The model, with what it should know about the task."""
         return replace(self.model, angles=ANGLES.get(self.task, ())) if self.wrap_angles else self.model
 
+
+ENSEMBLE = RSSMConfig(
+    activation="gelu",
+    residual=True,
+    normalize=True,
+    predict_std=False,
+    sample=False,
+    loss="rmse",
+    reward_weight=2.0,
+    members=3,
+    pessimism=0.5,
+)
+"""A small ensemble, planned with pessimistically: a planner finds the holes of a single model."""
 
 _TINY_PLANNER = PlannerConfig(samples=20, elites=4, iterations=2, horizon=4)
 
@@ -112,19 +124,8 @@ PRESETS: dict[str, dict[str, object]] = {
         "evaluation": PlannerConfig(dtype="float16"),
         "updates_per_step": 6.4,
     },
-    # A small ensemble, planned with pessimistically: a planner finds the holes of a single model.
     "best": {
-        "model": RSSMConfig(
-            activation="gelu",
-            residual=True,
-            normalize=True,
-            predict_std=False,
-            sample=False,
-            loss="rmse",
-            reward_weight=2.0,
-            members=3,
-            pessimism=0.5,
-        ),
+        "model": ENSEMBLE,
         "planner": PlannerConfig(samples=400, elites=40, iterations=8, dtype="float16"),
         "evaluation": PlannerConfig(dtype="float16"),
         "wrap_angles": True,
@@ -142,7 +143,7 @@ def check(config: Config) -> None:
         _from_source(config)
     with closing(environment(config)()) as env:
         size = flat_size(env.observation_space)
-        require_room(env, config.loop.n_envs, config.agent, config.model)
+        require_room(env, config.loop.n_envs, config.agent_for(env), config.model)
     angles = config.world_model.angles
     require(max(angles, default=0) < size, "model.angles", angles, f"below {size}, the observation's size")
 
@@ -150,12 +151,16 @@ def check(config: Config) -> None:
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
     device, make, loop = training_device(config.device), environment(config), config.loop
+    with closing(make()) as env:
+        settings, schedule = config.agent_for(env), loop.schedule(env.action_repeat)
     with closing(ParallelEnv(make, loop.n_envs, loop.n_workers)) as envs:
         begin = _from_source(config) if config.source else _anew(config, envs)
-        agent = build(envs, config.agent, begin, config.seed, device)
-        trained = Trained(config.task, config.action_repeat, config.evaluation, agent.model)
+        agent = build(envs, settings, begin, config.seed, device)
+        trained = Trained(
+            config.task, config.action_repeat, config.evaluation, agent.model, value=agent.value
+        )
         with evaluations(trained, make, loop) as evaluate:
-            train(run, agent, trained, evaluate, loop.schedule(_action_repeat(make)))
+            train(run, agent, trained, evaluate, schedule)
 
 
 def _anew(config: Config, envs: ParallelEnv) -> Beginning:
@@ -178,10 +183,9 @@ def _from_source(config: Config) -> Beginning:
     model = RSSM(source.model.obs_dim, source.model.action_dim, ours)
     model.load_state_dict(source.model.state_dict())
     if source.replay is None:
-        return Beginning(model, planner=config.planner)
-    return Beginning(
-        model, replay=require_replay(source, name, config.loop.n_envs, {"length": config.length})
-    )
+        return Beginning(model, planner=config.planner, value=source.value)
+    replay = require_replay(source, name, config.loop.n_envs, {"length": config.length})
+    return Beginning(model, replay=replay, value=source.value)
 
 
 def _action_repeat(make: Callable[..., ControlEnv]) -> int:

@@ -125,7 +125,7 @@ class ReplayBuffer:
         self._first[self._rows, entry] = self._written
         self._end[self._rows, entry] = self._written
 
-    def n_starts(self, length: int, from_start: bool = False, newest: int | None = None) -> Tensor:
+    def n_starts(self, length: int, from_start: int = False, newest: int | None = None) -> Tensor:
         """How many different chunks of that length can be sampled, () on the device."""
         return self._starts(length, from_start, newest)[1].sum()
 
@@ -134,12 +134,13 @@ class ReplayBuffer:
         batch: int = 50,
         length: int = 50,
         generator: torch.Generator | None = None,
-        from_start: bool = False,
+        from_start: int = False,
         newest: int | None = None,
     ) -> Chunk:
         """``batch`` chunks of ``length`` steps, drawn uniformly from all that lie within one episode.
 
-        With ``from_start``, from those with which an episode begins; with ``newest``, from those whose end is
+        With ``from_start``, from those with which an episode begins, or from those that begin within so many
+        of its first steps; with ``newest``, from those whose end is
         one of the so many newest observations of its environment. Open episodes take part as far as they have
         come. When there is no such chunk, this raises on the CPU; elsewhere, where finding out would
         wait for the device, the chunks are NaN: see :meth:`n_starts`.
@@ -164,6 +165,23 @@ class ReplayBuffer:
             _gather(self._rewards, place[:, :-1]),
         )
         return chunk if on_cpu else Chunk(*(x.masked_fill(n_starts == 0, torch.nan) for x in chunk))
+
+    def sample_with_starts(
+        self,
+        batch: int,
+        length: int,
+        generator: torch.Generator | None = None,
+        share: float = 0.0,
+        from_start: int = 1,
+    ) -> Chunk:
+        """Like `sample`, but a share of the chunks, the last ones, begins within an episode's first steps."""
+        early = round(share * batch)
+        parts = [
+            self.sample(count, length, generator, where)
+            for count, where in ((batch - early, 0), (early, from_start))
+            if count
+        ]
+        return parts[0] if len(parts) == 1 else Chunk(*map(torch.cat, zip(*parts, strict=True)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything, without the memory not yet used. Reads from the device."""
@@ -208,7 +226,7 @@ class ReplayBuffer:
         for name, x in _fitted(state, self.capacity, self._max_episodes).items():
             ours[name].copy_(x)  # in place: a captured graph holds these addresses
 
-    def _starts(self, length: int, from_start: bool, newest: int | None) -> tuple[Tensor, Tensor]:
+    def _starts(self, length: int, from_start: int, newest: int | None) -> tuple[Tensor, Tensor]:
         """Of each episode in the table, the first position to start from and the number of chunks."""
         for name, value in (("length", length), ("newest", newest)):
             if value is not None and value < 1:
@@ -218,7 +236,7 @@ class ReplayBuffer:
             first = torch.maximum(first, (self._written - newest - length)[:, None])
         starts = (self._end - first - length).clamp(min=0)
         if from_start:
-            starts = starts.clamp(max=1) * (first == self._first)
+            starts = starts.clamp(max=int(from_start)) * (first == self._first)
         return first, starts
 
     def _oldest_kept(self) -> Tensor:

@@ -80,7 +80,35 @@ def test_actions_that_need_no_gradient_cost_none(monkeypatch: pytest.MonkeyPatch
 def test_what_it_cannot_do_is_refused() -> None:
     imagined = FrozenRollout(RSSM(3, 2, RSSMConfig(hidden=4, width=4)))
     state, actions = torch.zeros(5, imagined.model.state_dim), torch.zeros(5, 6, 4, 2)
-    with pytest.raises(ValueError, match="discount and terminal_cost need a model that goes step by step"):
-        imagined.sequence_cost(state, actions, discount=0.9)
     with pytest.raises(ValueError, match=r"state must be \(\*B, 7\) and actions"):
         imagined.sequence_cost(state[:4], actions)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("learn_reward", [False, True])
+@pytest.mark.parametrize(
+    "config",
+    [
+        RSSMConfig(hidden=5, width=6, members=3, pessimism=0.7, residual=True, activation="gelu"),
+        RSSMConfig(hidden=4, width=6, layers=1, activation="elu"),
+    ],
+)
+def test_rollouts_that_end_in_a_value_have_the_gradients_of_the_steps(
+    config: RSSMConfig, learn_reward: bool
+) -> None:
+    generator = Generator().manual_seed(0)
+    model = RSSM(3, 2, config, generator)
+    weight = torch.randn(model.state_dim, generator=generator)
+
+    def worth(state: torch.Tensor) -> torch.Tensor:
+        return (state * weight).sin().sum(dim=-1)
+
+    state = torch.randn(2, model.state_dim, generator=generator)
+    actions = torch.randn(2, 7, 4, 2, generator=generator).requires_grad_()
+    got = FrozenRollout(model, learn_reward).sequence_cost(state, actions, 0.9, worth)
+    expected = rollout(model, state.unsqueeze(-2).expand(2, 7, -1), actions, 0.9, worth)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+    above = torch.randn(2, 7, generator=generator)
+    wanted = [actions, *(model.reward_head.parameters() if learn_reward else ())]
+    found = [torch.autograd.grad(cost, wanted, above, retain_graph=True) for cost in (got, expected)]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)

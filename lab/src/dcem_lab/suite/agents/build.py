@@ -16,6 +16,8 @@ from dcem_lab.suite.agents.model_learner import LearningConfig, ModelLearner
 from dcem_lab.suite.agents.offline import Offline, digest
 from dcem_lab.suite.agents.planet import Planet
 from dcem_lab.suite.agents.planner import Planner, PlannerConfig
+from dcem_lab.suite.agents.value import Value
+from dcem_lab.suite.agents.value_learner import ValueConfig, ValueLearner
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
@@ -32,18 +34,21 @@ class AgentConfig:
         collecting: how it explores, and what it remembers.
         planner: how it plans, in latent space where there is a decoder.
         decoder: a decoder to plan with, and how it learns; None to plan over action sequences.
+        value: critics and an actor to plan with, and how they learn; None to plan to the horizon alone.
     """
 
     learning: LearningConfig
     collecting: CollectingConfig
     planner: PlannerConfig
     decoder: DecoderConfig | None = None
+    value: ValueConfig | None = None
 
     @property
     def lengths(self) -> dict[str, int]:
         """Of the chunks that it learns on, by setting."""
         context = {"decoder.context": self.decoder.context} if self.decoder is not None else {}
-        return {**context, "length": self.learning.length}
+        steps = {"value.steps": self.value.steps} if self.value is not None else {}
+        return {**context, **steps, "length": self.learning.length}
 
     def replay(
         self, n_envs: int, obs_dim: int, action_dim: int, device: torch.device | str
@@ -71,6 +76,7 @@ class Beginning:
         model: to learn, or to go on learning.
         decoder: to go on learning, as the config describes it; it plans the seed episodes, too. None for a
             new one.
+        value: to go on learning, as the config describes it. None for a new one.
         replay: the state of a replay buffer, in place of the seed episodes.
         planner: how the seed episodes are planned, over action sequences; None for random actions, unless
             there is a decoder.
@@ -80,6 +86,7 @@ class Beginning:
     decoder: Decoder | None = None
     replay: dict[str, Tensor] | None = None
     planner: PlannerConfig | None = None
+    value: Value | None = None
 
 
 def build(
@@ -88,7 +95,8 @@ def build(
     """The agent in environments. The seed is that of a decoder, environments, planning and learning."""
     seeds = spread(seed)
     random = {
-        name: Generator(device).manual_seed(seeds[name]) for name in ("plan", "explore", "learn", "decode")
+        name: Generator(device).manual_seed(seeds[name])
+        for name in ("plan", "explore", "learn", "decode", "judge")
     }
     model = begin.model.to(device)
     replay, checkpoint_bytes = config.replay(envs.num_envs, model.obs_dim, model.action_dim, device)
@@ -101,18 +109,22 @@ def build(
 
     model_learner = ModelLearner(model, replay, config.learning, random["learn"])
     learners: dict[str, Fit] = {"model": model_learner}
-    planning, decoder = model_learner.average, None
+    planning, decoder, value = model_learner.average, None, None
+    if config.value is not None:
+        judging = begin.value or config.value.value(model, seeds["value"])
+        value_learner = ValueLearner(judging.to(device), planning, replay, config.value, random["judge"])
+        learners["value"], value = value_learner, value_learner.average
     if config.decoder is not None:
         first = begin.decoder or config.decoder.decoder(model, config.planner.horizon, seeds["decoder"])
         decoder_learner = DecoderLearner(
-            first.to(device), planning, replay, config.decoder, config.planner, random["decode"]
+            first.to(device), planning, replay, config.decoder, config.planner, random["decode"], value
         )
         learners["decoder"], decoder = decoder_learner, decoder_learner.average
 
-    planner = Planner(planning, config.planner, decoder, random["plan"])
+    planner = Planner(planning, config.planner, decoder, random["plan"], value)
     seed_planner = planner if begin.decoder is not None else None
     if begin.planner is not None:
-        seed_planner = Planner(planning, begin.planner, None, random["plan"])
+        seed_planner = Planner(planning, begin.planner, None, random["plan"], value)
     noise = config.collecting.noise_in(envs.num_envs, device)
     collector = Collector(envs, planning, replay, noise, random["explore"])
     collector.restart(seeds["envs"])
@@ -148,6 +160,6 @@ def build_offline(
 
 def spread(seed: int) -> dict[str, int]:
     """Seeds for all that draws at random, unlike each other; agents of one seed have the same."""
-    parts = ("model", "envs", "plan", "explore", "learn", "decoder", "decode")
+    parts = ("model", "envs", "plan", "explore", "learn", "decoder", "decode", "value", "judge")
     drawn = np.random.SeedSequence(seed).generate_state(len(parts)) >> 1  # room to count on from there
     return dict(zip(parts, drawn.tolist(), strict=True))

@@ -19,7 +19,14 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
-from dcem_lab.suite.rssm.fast.engine import Engine, Weights, check_sequences
+from dcem_lab.suite.rssm.fast.engine import (
+    Engine,
+    TerminalCost,
+    Weights,
+    check_sequences,
+    last_states,
+    total_cost,
+)
 from dcem_lab.suite.rssm.fast.unroll import kernels_between_products, weight_gradient
 from dcem_lab.suite.rssm.model import RSSM
 from dcem_lab.suite.rssm.nets import ACTIVATIONS
@@ -63,20 +70,26 @@ class FrozenRollout:
         return self.model.step(state, action)
 
     def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
+        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
     ) -> Tensor:
-        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
+        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s), with that of where they end."""
         model, head = self.model, self.model.reward_head
-        check_sequences(model, state, actions, discount, terminal_cost)
+        check_sequences(model, state, actions)
         learned = [p for pair in zip(head.weights, head.biases, strict=True) for p in pair]
         if not self.learn_reward:
             learned = [p.detach() for p in learned]
         start, sequences = state.reshape(-1, model.state_dim), actions.reshape(-1, *actions.shape[-3:])
         at_once = len(start) if start.is_cuda else max(1, IN_CACHE // actions.shape[-3])
         parts = zip(start.split(at_once), sequences.split(at_once), strict=True)
-        rewards = torch.cat([_Imagined.apply(model, self._engine, *part, *learned) for part in parts], dim=-1)
-        cost = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:]).sum(dim=0)
-        return cost.reshape(actions.shape[:-2])
+        ended = terminal_cost is not None
+        found = [_Imagined.apply(model, self._engine, ended, *part, *learned) for part in parts]
+        rewards = torch.cat([rewards for rewards, _ in found], dim=-1)
+        cost = total_cost(model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:]), discount)
+        cost = cost.reshape(actions.shape[:-2])
+        if terminal_cost is None:
+            return cost
+        ends = torch.cat([ends for _, ends in found]).reshape(*actions.shape[:-2], model.state_dim)
+        return cost + discount ** actions.shape[-2] * terminal_cost(ends)
 
 
 def fused_rollout(model: RSSM, dtype: torch.dtype) -> "rssm_triton.FusedRollout | None":
@@ -90,7 +103,7 @@ class StepByStep:
     """The `Engine` for any model and device."""
 
     def __init__(self, model: RSSM) -> None:
-        self.model = model
+        self.model, self.hidden = model, model.config.hidden
 
     def refresh(self) -> None:
         """Nothing to do: it reads the model's own weights."""
@@ -141,34 +154,49 @@ def _network(x: Tensor, layers: list[tuple[Tensor, Tensor]], activation: str) ->
 
 
 class _Imagined(Function):
-    """States (E, s), actions (E, N, T, m) and the reward head's parameters → rewards (M, T, E · N)."""
+    """States (E, s), actions (E, N, T, m) and the reward head's parameters → rewards (M, T, E · N) and the
+    last states (E · N, s), or None where not ``ended``."""
 
     @staticmethod
     def forward(
-        ctx: Any, model: RSSM, engine: Engine, state: Tensor, actions: Tensor, *learned: Tensor
-    ) -> Tensor:
+        ctx: Any, model: RSSM, engine: Engine, ended: bool, state: Tensor, actions: Tensor, *learned: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         rows, rewards = engine.imagine(state, actions)
+        n = actions.shape[0] * actions.shape[1]
         ctx.model, ctx.engine, ctx.shape = model, engine, actions.shape
         ctx.save_for_backward(rows, *learned)  # these, so that a change to them in between is noticed
-        return rewards[..., : actions.shape[0] * actions.shape[1]]
+        ctx.set_materialize_grads(False)
+        ends = last_states(model, rows[:, -1, :n], engine.hidden, state.dtype) if ended else None
+        return rewards[..., :n], ends
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, to_ends: Tensor | None) -> tuple[Tensor | None, ...]:
         rows = ctx.saved_tensors[0]
         model: RSSM = ctx.model
         weights: Weights = ctx.engine.weights()
-        X, U, n = model.features, model.action_dim, grad.shape[-1]
+        X, U, n = model.features, model.action_dim, ctx.shape[0] * ctx.shape[1]
         H = weights.hidden.shape[1]
-        grad = F.pad(grad, (0, rows.shape[2] - n))
+        if grad is None:
+            assert to_ends is not None
+            grad = to_ends.new_zeros(len(rows), ctx.shape[2], n)
         # Half precision has a narrow range: every trajectory's gradient is brought to its middle.
-        size = grad.abs().amax(dim=(0, 1)).clamp_min(torch.finfo(grad.dtype).tiny)
-        to_rows, to_head = _through_rewards(model, weights, rows, grad / size, size, ctx.needs_input_grad[4:])
-        if not ctx.needs_input_grad[3]:
-            return None, None, None, None, *to_head
+        size = grad.abs().amax(dim=(0, 1))
+        if to_ends is not None:
+            size = torch.maximum(size, to_ends.abs().amax(dim=-1).to(size))
+        size = F.pad(size, (0, rows.shape[2] - n)).clamp_min(torch.finfo(grad.dtype).tiny)
+        grad = F.pad(grad, (0, rows.shape[2] - n))
+        to_rows, to_head = _through_rewards(model, weights, rows, grad / size, size, ctx.needs_input_grad[5:])
+        if not ctx.needs_input_grad[4]:
+            return None, None, None, None, None, *to_head
+        if to_ends is not None:
+            ends = (to_ends / size[:n, None]).unflatten(-1, (len(rows), model.member_dim)).transpose(0, 1)
+            hidden, features = ends.to(rows.dtype).split([model.config.hidden, X], dim=-1)
+            to_rows[:, -1, :n, : model.config.hidden] += hidden
+            to_rows[:, -1, :n, H : H + X] += features
         by_row = _through_steps(model, weights, rows, to_rows)[..., H + X : H + X + U]
         by_time = by_row.sum(dim=0, dtype=grad.dtype) * size.unsqueeze(-1)
-        return None, None, None, by_time[:, :n].transpose(0, 1).reshape(ctx.shape), *to_head
+        return None, None, None, None, by_time[:, :n].transpose(0, 1).reshape(ctx.shape), *to_head
 
 
 def _through_rewards(

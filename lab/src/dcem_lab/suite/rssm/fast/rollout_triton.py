@@ -12,7 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dcem import capture
-from dcem_lab.suite.rssm.fast.engine import Weights, check_sequences
+from dcem_lab.suite.rssm.fast.engine import (
+    TerminalCost,
+    Weights,
+    check_sequences,
+    last_states,
+    total_cost,
+)
 from dcem_lab.suite.rssm.fast.rollout_kernels import (
     cost_kernel,
     reward_kernel,
@@ -63,7 +69,8 @@ class FusedRollout:
                 f"units, width {config.width}, {inputs} features and actions"
             )
         self.model, self.action_dim = model, model.action_dim
-        H, W = _round_up(config.hidden), _round_up(config.width)
+        self.hidden = H = _round_up(config.hidden)
+        W = _round_up(config.width)
         self._sizes: dict[str, Any] = {
             "H": H, "W": W, "ACTIVATION": config.activation,
             "ALL_H": triton.next_power_of_2(max(H, 16)), "ALL_W": triton.next_power_of_2(max(W, 16)),
@@ -91,19 +98,27 @@ class FusedRollout:
 
     @torch.no_grad()
     def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
+        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
     ) -> Tensor:
-        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
-        config = self.model.config
-        check_sequences(self.model, state, actions, discount, terminal_cost)
-        _, rewards = self._imagine(state, actions, teams=True)
+        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s), with that of where they end."""
+        model, config = self.model, self.model.config
+        check_sequences(model, state, actions)
+        trace, rewards = self._imagine(state, actions, teams=True)
         cost = torch.empty(actions.shape[:-2], device=state.device)
-        with torch.cuda.device(state.device):
-            cost_kernel[(triton.cdiv(cost.numel(), 128),)](
-                rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism,
-                M=config.members, TILE=128,
-            )  # fmt: skip
-        return cost
+        if discount != 1:
+            rewards = rewards[..., : cost.numel()]
+            costs = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:])
+            cost = total_cost(costs, discount).view_as(cost)
+        else:
+            with torch.cuda.device(state.device):
+                cost_kernel[(triton.cdiv(cost.numel(), 128),)](
+                    rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism,
+                    M=config.members, TILE=128,
+                )  # fmt: skip
+        if terminal_cost is None:
+            return cost
+        ends = last_states(model, trace[:, -1, : cost.numel()], self.hidden, state.dtype)
+        return cost + discount ** actions.shape[-2] * terminal_cost(ends.view(*cost.shape, model.state_dim))
 
     @torch.no_grad()
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
