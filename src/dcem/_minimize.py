@@ -29,6 +29,7 @@ def minimize(
     x0: Any,
     *,
     event_dims: int = 1,
+    proposals: Any = None,
     backward: Backward = Unroll(),  # noqa: B008 (immutable)
     generator: Generator | None = None,
     noise: Sequence[Tensor | None] | Tensor | None = None,
@@ -48,6 +49,10 @@ def minimize(
             of that structure, (B, N, ...). Or the `state` of an earlier solution, to go on from there, also
             with another objective.
         event_dims: how many trailing dimensions of a tensor x0 make up one point: 2 for matrices.
+        proposals: points to try, (*B, P, n), or in the structure of x0 with a dimension for them after the
+            batch. They are evaluated among the samples of every iteration and take part in every refit, as
+            P candidates more; those outside the bounds are moved to the nearest point inside. Gradients
+            reach them.
         backward: how to differentiate, see `dcem.backward`.
         generator: the only source of randomness; None is torch's global one.
         noise: the noise of every iteration, in place of drawing it: a tensor (T, *B, N, n) or a sequence of
@@ -75,11 +80,13 @@ def minimize(
     resumed = _is_state(x0)
     if resumed:
         _check_state(solver, x0)
-        variables, start = None, solver.result(x0)
+        start = solver.result(x0)
+        variables = Variables(start, event_dims=1)
     else:
         variables = Variables(x0, event_dims)
         f, start = variables.objective(f), variables.flat(x0)
-    options = (backward, generator, noise, trace, callback, cost, check)
+    proposed = None if proposals is None else variables.candidates(proposals).to(start)
+    options = (proposed, backward, generator, noise, trace, callback, cost, check)
     device = start.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         sol = _minimize(_Objective(f), solver, start, x0 if resumed else None, *options)
@@ -88,7 +95,7 @@ def minimize(
         f = torch.autocast(device, torch.get_autocast_dtype(device))(f)
         with torch.autocast(device, enabled=False):
             sol = _minimize(_Objective(f), solver, start, x0 if resumed else None, *options)
-    return sol if variables is None else sol._replace(x=variables.shaped(sol.x))
+    return sol._replace(x=variables.shaped(sol.x))
 
 
 def _minimize(
@@ -96,6 +103,7 @@ def _minimize(
     solver: Solver,
     x0: Tensor,
     state: Any,
+    proposals: Tensor | None,
     backward: Backward,
     generator: Generator | None,
     noise: Sequence[Tensor | None] | Tensor | None,
@@ -110,6 +118,8 @@ def _minimize(
         _check_start(solver, x0, check)
     else:
         state = solver.resume(state, f)
+    if proposals is not None:
+        state = solver.propose(state, proposals)
     if generator is not None and generator.device.type != x0.device.type:
         raise ValueError(
             f"minimize: generator must be on {x0.device}, where x0 is, got one on {generator.device}"

@@ -38,13 +38,31 @@ class Variables:
         self._events = [leaf.shape[len(self.batch) :] for leaf in leaves]
         self.plain = single and event_dims == 1
 
-    def flat(self, x0: Any) -> Tensor:
-        """x0 as one tensor (*B, n)."""
+    def flat(self, x0: Any, dims: int = 0) -> Tensor:
+        """x0, with ``dims`` more dimensions after the batch, as one tensor (*B, ..., n)."""
         if self.plain:
             return x0
-        rows = [leaf.flatten(len(self.batch)) if event else leaf.unsqueeze(-1)
+        rows = [leaf.flatten(len(self.batch) + dims) if event else leaf.unsqueeze(-1)
                 for leaf, event in zip(pytree.tree_leaves(x0), self._events, strict=True)]  # fmt: skip
         return torch.cat(rows, dim=-1)
+
+    def candidates(self, x: Any) -> Tensor:
+        """Points in the structure of x0, each leaf (*B, P, *event), as one tensor (*B, P, n)."""
+        leaves, spec = pytree.tree_flatten(x)
+        rows = len(self.batch)
+        count = {leaf.shape[rows] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim > rows}
+        expected = [(*self.batch, *count, *event) for event in self._events]
+        if spec != self._spec or [getattr(leaf, "shape", None) for leaf in leaves] != expected:
+            asked = ", ".join(
+                f"({', '.join(map(str, [*self.batch, 'P', *event]))})" for event in self._events
+            )
+            got = ", ".join(
+                str(tuple(leaf.shape)) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves
+            )
+            raise ValueError(
+                f"minimize: proposals must be P points in the structure of x0, of shape {asked}, got {got}"
+            )
+        return self.flat(x, dims=1)
 
     def shaped(self, x: Tensor) -> Any:
         """Points x (..., n) in the structure of x0, each leaf (..., *event)."""

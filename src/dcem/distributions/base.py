@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dcem._checks import same
-from dcem.distributions.box import Box
+from dcem.distributions.box import Box, first_mean
 
 
 class Distribution(ABC):
@@ -36,6 +36,10 @@ class Distribution(ABC):
     def decode(self, u: Tensor) -> Tensor:
         """Points of the objective's domain for samples, or for a mean, u (..., n)."""
         return u
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Samples for points x (..., n) of the objective's domain: the inverse of `decode`."""
+        return first_mean(self.box, x, type(self).__name__)
 
     def blend(self, new: Any, old: Any, share: float | Tensor) -> Any:
         """A distribution between the two: `share`, a number or one a row (*B,), of the old one."""

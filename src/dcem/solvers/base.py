@@ -74,6 +74,10 @@ class Solver(ABC):
         """
         return state
 
+    def propose(self, state: Any, x: Tensor) -> Any:
+        """The state, with points x (*B, P, n) to evaluate among the samples of every iteration."""
+        raise ValueError(f"minimize: proposals need a solver that samples, got {type(self).__name__}")
+
     def draw(self, x0: Tensor, t: int, generator: Generator | None) -> Tensor | None:
         """The noise of iteration t, for a problem shaped like x0."""
         return None

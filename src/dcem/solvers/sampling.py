@@ -22,6 +22,7 @@ class SamplingState(NamedTuple):
     best_value: Tensor | None = None  # (*B,)
     moving: Tensor | None = None  # (*B,), when rows stop early
     elites: Tensor | None = None  # (*B, keep_elites, n) of the last iteration, as the distribution has them
+    proposals: Tensor | None = None  # (*B, P, n), candidates in every iteration, as the distribution has them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,6 +137,10 @@ class SamplingSolver(Solver):
             new = new._replace(elites=state.elites[..., : self.keep_elites, :])
         return new
 
+    def propose(self, state: SamplingState, x: Tensor) -> SamplingState:
+        inside = x if self.box is None else self.box.clamp(x)
+        return state._replace(proposals=self.distribution.encode(inside))
+
     def draw(self, x0: Tensor, t: int, generator: Generator | None) -> Tensor:
         *batch, n = x0.shape
         return self.noise.draw((*batch, self.n_samples, n), x0, generator)
@@ -151,6 +156,8 @@ class SamplingSolver(Solver):
         u = self.distribution.sample(state.phi, noise)
         if state.elites is not None:
             u = torch.cat([state.elites, u[..., state.elites.shape[-2] :, :]], dim=-2)
+        if state.proposals is not None:
+            u = torch.cat([u, state.proposals], dim=-2)
         x = self.distribution.decode(u)
 
         def influence(values: Tensor) -> Tensor:
@@ -166,7 +173,8 @@ class SamplingSolver(Solver):
         phi = self.fit(state.phi, u, weights)
         new = self._keep_best(state._replace(phi=phi), x, values)
         if self.keep_elites:
-            finite = torch.where(values.isfinite(), values, torch.inf)
+            # Of the samples alone: proposals come again anyway, and would count twice.
+            finite = torch.where(values.isfinite(), values, torch.inf)[..., : self.n_samples]
             best = finite.topk(self.keep_elites, dim=-1, largest=False).indices
             new = new._replace(elites=u.gather(-2, best.unsqueeze(-1).expand(*best.shape, u.shape[-1])))
         if state.moving is not None:
