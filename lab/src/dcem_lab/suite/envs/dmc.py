@@ -67,7 +67,7 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Hold ``action`` (m,), clipped to [-1, 1], for the action repeat and sum the rewards."""
-        control = self._center + self._radius * np.clip(action, -1.0, 1.0)
+        control = self.control(action)
         total, terminated, truncated = 0.0, False, False
         for _ in range(self.action_repeat):
             reward, terminated = self._advance(control)
@@ -77,6 +77,10 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
             if terminated or truncated:
                 break
         return self._observe(), total, terminated, truncated, {}
+
+    def control(self, action: np.ndarray) -> np.ndarray:
+        """``action`` (..., m), clipped to [-1, 1], in the units of the task."""
+        return self._center + self._radius * np.clip(action, -1.0, 1.0)
 
     @property
     def episode_actions(self) -> int | None:
