@@ -1,9 +1,9 @@
 """The experiments of the differentiable cross-entropy method, and what goes beyond them, as commands.
 
-    from dcem_lab import Agent
+from dcem_lab import Agent
 
-    agent = Agent.load("cheetah-run")
-    action = agent.act(observation)
+agent = Agent.load("cheetah-run")
+action = agent.act(observation)
 """
 
 from typing import TYPE_CHECKING, Any

@@ -66,7 +66,8 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(trained: Path, tmp_path: P
     assert figures(tmp_path) == figures(trained)
     for part in ("model", "value"):
         ours, theirs = (
-            load_checkpoint(folder).tree["objects"]["agent"]["learners"][part] for folder in (tmp_path, trained)
+            load_checkpoint(folder).tree["objects"]["agent"]["learners"][part]
+            for folder in (tmp_path, trained)
         )
         for weights in ("model", "average"):
             assert all(map(torch.equal, ours[weights].values(), theirs[weights].values()))
@@ -135,7 +136,11 @@ def test_it_goes_on_from_another_and_from_phase_one(trained: Path, tmp_path: Pat
 
 def _unlike_the_default(trained: Path) -> dict[str, object]:
     config = json.loads((trained / "run.json").read_text())["config"]["model"]
-    return {name: str(value).lower() for name, value in config.items() if name not in ("angles", "hidden", "width")}
+    return {
+        name: str(value).lower()
+        for name, value in config.items()
+        if name not in ("angles", "hidden", "width")
+    }
 
 
 def test_another_value_is_refused_before_it_starts(
@@ -146,7 +151,11 @@ def test_another_value_is_refused_before_it_starts(
 
 
 def test_discount_and_bound_come_from_the_task() -> None:
-    for task, gamma, bound in (("cheetah-run", 0.98, 200), ("walker-walk", 0.99, 200), ("Pendulum-v1", 0.995, None)):
+    for task, gamma, bound in (
+        ("cheetah-run", 0.98, 200),
+        ("walker-walk", 0.99, 200),
+        ("Pendulum-v1", 0.995, None),
+    ):
         config = experiment.Config(task=task)
         with closing(make_env(task)) as env:
             value = config.agent_for(env).value

@@ -37,9 +37,7 @@ class Agent:
         self._model = trained.model
         self._device = next(self._model.parameters()).device
         self._generator = Generator(self._device).manual_seed(seed)
-        self._plan = Planner(
-            self._model, trained.planner, trained.decoder, self._generator, trained.value
-        )
+        self._plan = Planner(self._model, trained.planner, trained.decoder, self._generator, trained.value)
         with closing(trained.environment()()) as env:
             self.action_repeat = env.action_repeat
             """Calls of `act` for which an action is held."""
@@ -48,7 +46,12 @@ class Agent:
 
     @classmethod
     def load(
-        cls, name_or_folder: str | Path, device: str = "cpu", snapshot: str = "best", seed: int = 0, **planner: Any
+        cls,
+        name_or_folder: str | Path,
+        device: str = "cpu",
+        snapshot: str = "best",
+        seed: int = 0,
+        **planner: Any,
     ) -> Agent:
         """From weights that ship or a run folder; ``planner`` changes how it plans (``samples=100``)."""
         return cls(evaluate.load(name_or_folder, torch.device(device), snapshot, **planner), seed)

@@ -10,16 +10,13 @@ from dcem_lab.runs import require
 from dcem_lab.suite import planet
 from dcem_lab.suite.agents import AgentConfig, CollectingConfig, PlannerConfig, ValueConfig
 from dcem_lab.suite.agents.planner import GUIDED
-from dcem_lab.suite.envs.dmc import ControlEnv, DMCEnv
-from dcem_lab.suite.online import StepLoopConfig
+from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite.online import StepLoopConfig, value_for
 from dcem_lab.suite.planet import run
 from dcem_lab.suite.rssm import RSSMConfig
 from dcem_lab.suite.trained import load_from
 
 __all__ = ["PRESETS", "Config", "check", "run"]
-
-MEMORY = 200
-"""Environment steps after which a reward counts 1/e, where the discount is left to the task."""
 
 
 def _phase_one(name: str, default: Any) -> Any:
@@ -66,16 +63,13 @@ class Config(planet.Config):
 
     def agent_for(self, env: ControlEnv) -> AgentConfig:
         """The agent for an environment of the task, all but its world model."""
-        value, repeat = self.value, env.action_repeat
-        gamma = value.gamma if value.gamma is not None else max(0.0, 1 - repeat / MEMORY)
-        bound = value.bound
-        if bound is None and isinstance(env, DMCEnv):
-            bound = repeat / (1 - gamma)
-        value = replace(value, gamma=gamma, bound=bound)
+        value = value_for(self.value, env)
         return AgentConfig(self, self.collecting, self.planner, value=value)
 
 
-_TINY_PLANNER = replace(GUIDED, samples=12, elites=3, iterations=2, horizon=3, policy_plans=4, dtype="float32")
+_TINY_PLANNER = replace(
+    GUIDED, samples=12, elites=3, iterations=2, horizon=3, policy_plans=4, dtype="float32"
+)
 
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents import AgentConfig, Controller, LearningConfig
+from dcem_lab.suite.agents import AgentConfig, Controller, LearningConfig, ValueConfig
 from dcem_lab.suite.agents.controller import flat_size
-from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite.envs.dmc import ControlEnv, DMCEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSMConfig
@@ -25,6 +25,9 @@ from dcem_lab.suite.trained import Trained
 from dcem_lab.training.loop import Schedule, every
 
 DEVICES = ("auto", "cpu", "cuda")
+
+MEMORY = 200
+"""Environment steps after which a reward counts 1/e, where the discount is left to the task."""
 
 SELECTION_SEED = 2_000_000
 """Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
@@ -79,6 +82,15 @@ class StepLoopConfig(LoopConfig):
             log_every=self.log_every,
             save_every=self.save_every,
         )
+
+
+def value_for(config: ValueConfig, env: ControlEnv) -> ValueConfig:
+    """How a value learns on that task, with the discount and the bound that are left to it."""
+    gamma = config.gamma if config.gamma is not None else max(0.0, 1 - env.action_repeat / MEMORY)
+    bound = config.bound
+    if bound is None and isinstance(env, DMCEnv):
+        bound = env.action_repeat / (1 - gamma)
+    return replace(config, gamma=gamma, bound=bound)
 
 
 def require_chunks(env: ControlEnv, n_envs: int, replay_steps: int, lengths: Mapping[str, int]) -> None:

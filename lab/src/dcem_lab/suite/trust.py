@@ -119,7 +119,9 @@ def check_value(settings: Any, weights: Mapping[str, Tensor], model: RSSM) -> No
     _check_types(settings, _VALUE, "value")
     for name, ours in (("features", model.features), ("action_dim", model.action_dim)):
         require(settings.get(name) == ours, f"value.{name}", settings.get(name), f"the model's {ours}")
-    require(settings.get("values") in KINDS, "value.values", settings.get("values"), f"one of {', '.join(KINDS)}")
+    require(
+        settings.get("values") in KINDS, "value.values", settings.get("values"), f"one of {', '.join(KINDS)}"
+    )
     require(0 <= settings["gamma"] < 1, "value.gamma", settings["gamma"], "at least 0 and below 1")
     require(settings["reward_scale"] > 0, "value.reward_scale", settings["reward_scale"], "above 0")
     require(settings["critics"] >= 1, "value.critics", settings["critics"], "at least 1")

@@ -21,7 +21,14 @@ CONFIG = PlannerConfig(
     samples=20, elites=5, iterations=3, horizon=4, temperature=0.5, least_sigma=0.05, policy_plans=6
 )
 MODEL = RSSMConfig(
-    hidden=8, width=8, members=2, pessimism=0.5, predict_std=False, loss="mse", residual=True, activation="gelu"
+    hidden=8,
+    width=8,
+    members=2,
+    pessimism=0.5,
+    predict_std=False,
+    loss="mse",
+    residual=True,
+    activation="gelu",
 )
 
 

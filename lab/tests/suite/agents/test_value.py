@@ -34,7 +34,10 @@ def test_the_cross_entropy_is_least_at_the_weights_themselves() -> None:
     bins, y = TwoHot(11, -3.0, 3.0), torch.randn(7, dtype=torch.float64)
     logits = (bins.weights(y) + 1e-9).log().requires_grad_()
     torch.testing.assert_close(
-        torch.autograd.grad(bins.loss(logits, y).sum(), logits)[0], torch.zeros_like(logits), atol=1e-7, rtol=0
+        torch.autograd.grad(bins.loss(logits, y).sum(), logits)[0],
+        torch.zeros_like(logits),
+        atol=1e-7,
+        rtol=0,
     )
 
 

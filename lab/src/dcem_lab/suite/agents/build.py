@@ -121,7 +121,8 @@ def build(
         )
         learners["decoder"], decoder = decoder_learner, decoder_learner.average
 
-    planner = Planner(planning, config.planner, decoder, random["plan"], value)
+    by_policy = config.collecting.by_policy(envs.num_envs, device)
+    planner = Planner(planning, config.planner, decoder, random["plan"], value, by_policy)
     seed_planner = planner if begin.decoder is not None else None
     if begin.planner is not None:
         seed_planner = Planner(planning, begin.planner, None, random["plan"], value)
@@ -146,16 +147,23 @@ def build_offline(
     planner: PlannerConfig,
     seed: int,
     device: torch.device | str = "cpu",
+    value: Value | None = None,
 ) -> Offline:
-    """A new decoder for a model, to be learned on the state of a replay buffer; both stay as they are."""
+    """A new decoder for a model, to be learned on the state of a replay buffer; both stay as they are.
+
+    So does a value, where plans end in one.
+    """
     given, seeds = digest(model.state_dict()) + digest(replay), spread(seed)
+    if value is not None:
+        given += digest(value.state_dict())
+        value = value.requires_grad_(False).to(device)
     model = model.requires_grad_(False).to(device)
     n_envs, capacity = replay["rewards"].shape
     buffer = ReplayBuffer(n_envs, capacity, model.obs_dim, model.action_dim, device, config.context)
     buffer.load_state_dict(replay)
     decoder = config.decoder(model, planner.horizon, seeds["decoder"]).to(device)
     generator = Generator(device).manual_seed(seeds["decode"])
-    return Offline(DecoderLearner(decoder, model, buffer, config, planner, generator), given)
+    return Offline(DecoderLearner(decoder, model, buffer, config, planner, generator, value), given)
 
 
 def spread(seed: int) -> dict[str, int]:

@@ -112,6 +112,7 @@ class DecoderLearner(Fit):
         value: Value | None = None,
     ) -> None:
         self.decoder, self.model, self.replay, self.config = decoder, model, replay, config
+        self.value = value
         self._n_starts = round(config.start_share * config.states)
         self._imagination, self._planner = FrozenRollout(model, dtype=DTYPES[planner.dtype]), planner
         self._guide = Guide(value, model, planner.value_pessimism) if value is not None else None

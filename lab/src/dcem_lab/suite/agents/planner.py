@@ -155,6 +155,7 @@ class Planner:
         decoder: plan in its latent space, instead of over action sequences.
         generator: of the samples, on the model's device.
         value: critics at the end of a plan, and an actor to start it from.
+        by_policy: rows (E,) in which the actor acts alone; None for none of them.
 
     >>> from dcem_lab.suite.rssm import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
@@ -170,6 +171,7 @@ class Planner:
         decoder: Decoder | None = None,
         generator: Generator | None = None,
         value: Value | None = None,
+        by_policy: Tensor | None = None,
     ) -> None:
         weight = next(model.parameters())
         half = weight.is_cuda and config.dtype != "float32"
@@ -185,7 +187,7 @@ class Planner:
             raise ValueError("Planner: value must be given for plans of a policy, got None")
         if config.iterations:
             self._mpc = config.mpc(model, self._imagination, held, guide=self._guide)
-        self._generator = generator
+        self._generator, self._by_policy = generator, by_policy
         self._plan = capture(self._solve, generator=generator)
 
     def __call__(self, states: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -217,7 +219,10 @@ class Planner:
             noise.normal_(generator=self._generator)
         first = noise[0] if noise is not None else None
         situation = config.situation(states, guide, self.decoder, first)
-        return self._mpc(situation, generator=self._generator, noise=noise, cost=False).action
+        planned = self._mpc(situation, generator=self._generator, noise=noise, cost=False).action
+        if guide is None or self._by_policy is None:
+            return planned
+        return torch.where(self._by_policy.unsqueeze(-1), guide.act(states), planned)
 
 
 class _Imagination(FrozenRollout):

@@ -16,17 +16,12 @@ EDGE = 0.98
 class ResidualDecoder(Decoder):
     """u_{1:H} = tanh(atanh(0.98 · policy's plan) + net(z)), in the box [−1, 1].
 
-    It decodes in a `Situation`, which holds the policy's plan. A new one has a last layer that is a tenth of
-    an ordinary one, so that its plans begin around the policy's.
-
-    Args are those of `dcem.Decoder`, but for the box.
+    It decodes in a `Situation`, which holds the policy's plan. Args are those of `dcem.Decoder`, but for the box.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.settings["residual"] = True
-        with torch.no_grad():
-            self.net[-1].weight.mul_(0.1)
 
     def forward(self, z: Tensor, situation: Any = None) -> Tensor:
         """z (..., d) and a situation with plans (..., P, H, m) -> actions (..., H, m)."""

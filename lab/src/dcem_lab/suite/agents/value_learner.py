@@ -12,7 +12,7 @@ The actor maximises the mean of the critics, held away from the ends of the tanh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -54,6 +54,19 @@ class ValueConfig(Settings):
         average: decay of the moving average that makes the targets and plans.
     """
 
+    NETWORK: ClassVar = (
+        "critics",
+        "width",
+        "gamma",
+        "reward_scale",
+        "values",
+        "bins",
+        "low",
+        "high",
+        "symlog",
+    )
+    """What of it the networks are made of."""
+
     critics: int = setting(5, least=2)
     width: int = setting(256, least=1)
     gamma: float | None = setting(None, least=0, below=1)
@@ -85,8 +98,7 @@ class ValueConfig(Settings):
         """What a `Value` is told, beside the sizes of observation and action."""
         if self.gamma is None:
             raise ValueError("gamma must be given where the action repeat is not known, got null")
-        names = ("critics", "width", "gamma", "reward_scale", "values", "bins", "low", "high", "symlog")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in self.NETWORK}
 
     def value(self, model: RSSM, seed: int) -> Value:
         """New critics and a new actor, for what that model observes."""
