@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 from torch.utils import _pytree as pytree
 
 from dcem.control.mpc import MPC
+from dcem.control.risk import members
 from dcem.control.rollout import Model, as_model
 
 
@@ -35,7 +36,9 @@ def closed_loop(
     >>> closed_loop(mpc, torch.tensor([1.0, 0.0, 0.1]), steps=3).states.shape
     torch.Size([4, 3])
     """
-    system = as_model(mpc.model if system is None else system)
+    if system is None and len(members(mpc.model)) > 1:
+        raise ValueError("closed_loop: system must be given where the controller has several models")
+    system = as_model(members(mpc.model)[0] if system is None else system)
     states, actions, costs = [state], [], []
     plan = None
     for _ in range(steps):

@@ -1,7 +1,8 @@
 """Model-predictive control as a differentiable layer."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -10,8 +11,13 @@ from torch.utils import _pytree as pytree
 from dcem._learned import learned, register_settings, resolved
 from dcem._minimize import fixed_noise, minimize
 from dcem.backward import Backward, Unroll
-from dcem.control.rollout import Model, as_model, sequence_cost
-from dcem.distributions.box import Bound, Box, as_bound
+from dcem.control.action_box import action_bounds, action_size, as_vector
+from dcem.control.knots import Knots
+from dcem.control.proposals import PolicyProposals
+from dcem.control.risk import Risk, as_ensemble, as_risk, is_ensemble, members, weighed
+from dcem.control.rollout import Model, as_model, batch_of, one_candidate, sequence_cost
+from dcem.control.space import ActionSpace, LatentSpace
+from dcem.distributions.box import Bound
 from dcem.solvers import DCEM, Record, Solver
 
 
@@ -21,8 +27,9 @@ class Plan(NamedTuple):
     action: Tensor  # (*B, m), to apply now
     actions: Tensor  # (*B, H, m), the whole sequence
     cost: Tensor | None  # (*B,), what the model says the sequence costs; None when not asked for
-    latent: Tensor  # (*B, n), the optimiser's answer: z with a decoder, else the actions in a row
+    latent: Tensor  # (*B, n), the optimiser's answer: z with a decoder, else actions (or knots) in a row
     trace: tuple[Record, ...] | None = None  # one record an iteration of the solver, when asked for
+    spread: Tensor | None = None  # (*B, n), the last standard deviation, of a solver that has one
 
 
 class MPC(nn.Module):
@@ -34,7 +41,8 @@ class MPC(nn.Module):
 
     Args:
         model: anything with `step(state, action) -> (next_state, cost)`, or such a function; see
-            `dcem.control.Model`. A module's parameters become parameters of this one.
+            `dcem.control.Model`. A module's parameters become parameters of this one. Or an ensemble, see
+            `risk`.
         horizon: H, steps to look ahead.
         low, high: the action box; numbers, tensors or arrays (m,), as of a Gymnasium action space. None: the
             decoder's, else -1 and 1. Planned actions are always inside.
@@ -49,6 +57,18 @@ class MPC(nn.Module):
         value: state (..., s) -> what the time after the last step is worth (...): γ^H value(x_H) is
             subtracted from the cost. A module's parameters become parameters of this one.
         terminal_cost: the same, as a cost that is added.
+        proposals: candidates among the samples of every iteration: a function from states (*B, s) to action
+            sequences (*B, P, H, m), with a decoder to latent points (*B, P, d); or `PolicyProposals`, which
+            rolls a policy out in the model. What lies outside the box is moved inside. A module's parameters
+            become parameters of this one.
+        knots: search over K actions in place of H and interpolate between them; K, or `Knots(K, 'cubic')`.
+        risk: what a plan costs where models disagree: 'mean', 'worst', `CVaR(alpha)`, or a function from
+            costs (..., E) to (...). `model` is then a list of E models, or one whose costs (and values)
+            have a last dimension for its E members. None: the mean over a list of models.
+        cold_start: the first mean where there is no warm start: 'centre' (of the box; with a decoder zero)
+            or 'proposal', the first of them.
+        warm_spread: a warm start keeps the last plan's spread too, moved by one step and no narrower than
+            this share of the first. None: it keeps the mean alone, and the first spread.
         backward: how to differentiate a plan, see `dcem.backward`.
         compile: fuse the objective (decoder, rollout) with torch.compile: slow to start, then faster, for
             many plans of the same shape.
@@ -70,7 +90,7 @@ class MPC(nn.Module):
 
     def __init__(
         self,
-        model: Model | Callable[[Any, Tensor], tuple[Any, Tensor]],
+        model: Model | Callable[[Any, Tensor], tuple[Any, Tensor]] | Sequence[Model] | nn.ModuleList,
         horizon: int,
         low: Bound | None = None,
         high: Bound | None = None,
@@ -80,6 +100,11 @@ class MPC(nn.Module):
         discount: float = 1.0,
         value: Callable[[Any], Tensor] | None = None,
         terminal_cost: Callable[[Any], Tensor] | None = None,
+        proposals: Callable[[Any], Tensor] | PolicyProposals | None = None,
+        knots: int | Knots | None = None,
+        risk: str | Risk | None = None,
+        cold_start: Literal["centre", "proposal"] = "centre",
+        warm_spread: float | None = None,
         backward: Backward = Unroll(),  # noqa: B008 (immutable)
         compile: bool = False,
         seed: int | None = None,
@@ -93,18 +118,24 @@ class MPC(nn.Module):
             raise ValueError("MPC: value and terminal_cost say the same with another sign: give one of them")
         if solver is not None and not isinstance(solver, Solver):
             raise TypeError(f"MPC: solver must be a solver such as DCEM(), got {solver!r}")
-        self.decoder: Any = decoder
         if decoder is not None and decoder.horizon != horizon:
             raise ValueError(f"MPC: the decoder's horizon must be {horizon}, got {decoder.horizon}")
-        self.model, self.horizon, self.discount = model, horizon, discount
-        self.value, self.terminal_cost, self.backward_mode, self.seed = value, terminal_cost, backward, seed
-        low, high = self._bounds(low, high)
-        self.action_dim = _action_dim(model, low, high, decoder, action_dim)
-        self.register_buffer("low", _as_vector(low, self.action_dim, "low"))
-        self.register_buffer("high", _as_vector(high, self.action_dim, "high"))
+        knots = Knots(knots) if isinstance(knots, int) else knots
+        self.solver: Any = DCEM() if solver is None else solver
+        _check_search(horizon, self.solver, decoder, knots, proposals, cold_start, warm_spread)
+        self.model: Any = as_ensemble(model)
+        self.decoder: Any = decoder
+        self.horizon, self.knots, self.discount = horizon, knots, discount
+        self.value, self.terminal_cost, self.proposals = value, terminal_cost, proposals
+        self.risk = as_risk(risk, self.model)
+        self.cold_start, self.warm_spread = cold_start, warm_spread
+        self.backward_mode, self.seed = backward, seed
+        low, high = action_bounds(low, high, decoder)
+        self.action_dim = action_size(members(self.model)[0], low, high, decoder, action_dim)
+        self.register_buffer("low", as_vector(low, self.action_dim, "low"))
+        self.register_buffer("high", as_vector(high, self.action_dim, "high"))
         if not (self.low < self.high).all():
             raise ValueError(f"MPC: bounds must satisfy low < high everywhere, got low={low}, high={high}")
-        self.solver: Any = DCEM() if solver is None else solver
         register_settings(self, self.solver)
         self._searching = self._made_once()
         self._total_cost = torch.compile(self.total_cost, dynamic=False) if compile else self.total_cost
@@ -114,6 +145,7 @@ class MPC(nn.Module):
         state: Any,
         warm_start: Plan | None = None,
         *,
+        start: Tensor | None = None,
         fresh: Tensor | None = None,
         generator: Generator | None = None,
         noise: Sequence[Tensor | None] | Tensor | None = None,
@@ -124,19 +156,27 @@ class MPC(nn.Module):
 
         Args:
             warm_start: the last plan, to start from: shifted by one step (a latent plan as it is).
+            start: the first mean of rows that start cold: actions (*B, H, m), or with a decoder (*B, d).
             fresh: rows (*B,) that start cold all the same, because their episode is new.
             generator, noise, trace: see `dcem.minimize`.
             cost: also evaluate the plan's cost.
         """
         state = pytree.tree_map(self._as_tensor, state)
-        start = self._start(state, warm_start, fresh)
-        solver = self._searching or self._inside_the_box()
-        if noise is None and generator is None and self.seed is not None and not self.training:
-            noise = fixed_noise(solver, start, self.seed)
+        solver = self._searching or self._space.inside(resolved(self.solver))
+        seed = self.seed if generator is None and not self.training else None
+        proposed = None
+        if self.proposals is not None:
+            fixed = seed if noise is None else self.seed or 0
+            proposed = self._space.points(self.propose(state, generator, fixed))
+        cold = self._cold(state, start, proposed, solver)
+        x0, solver = self._warm(cold, warm_start, fresh, solver)
+        if noise is None and seed is not None:
+            noise = fixed_noise(solver, x0, seed)
         sol = minimize(
             lambda x: self._total_cost(x, state),
             solver,
-            start,
+            x0,
+            proposals=proposed,
             backward=self.backward_mode,
             generator=generator,
             noise=noise,
@@ -144,57 +184,60 @@ class MPC(nn.Module):
             trace=trace,
         )
         actions = self.decode(sol.x, state)
-        return Plan(actions[..., 0, :], actions, sol.cost, sol.x, sol.trace)
+        spread = getattr(getattr(sol.state, "phi", None), "sigma", None)
+        return Plan(actions[..., 0, :], actions, sol.cost, sol.x, sol.trace, spread)
+
+    def propose(self, state: Any, generator: Generator | None = None, seed: int | None = None) -> Tensor:
+        """What `proposals` offers for states (*B, s): actions (*B, P, H, m), with a decoder z (*B, P, d).
+
+        With a seed, the noise of a policy is the same in every call and for every row.
+        """
+        if self.proposals is None:
+            raise ValueError("MPC: proposals must be given to have any")
+        batch, like = batch_of(state)
+        point = self._space.shape
+        if isinstance(self.proposals, PolicyProposals):
+            if seed is None:
+                noise = self.proposals.draw((*batch, *point), like, generator)
+            else:  # of another seed than the search's, whose samples it would repeat
+                row = self.proposals.draw(point, like, Generator(like.device).manual_seed(seed + 1))
+                noise = row.expand(*batch, *row.shape)
+            return self.proposals(as_model(members(self.model)[0]), state, noise, self.low, self.high)
+        found = self.proposals(state)
+        if found.shape[: len(batch)] != batch or found.shape[len(batch) + 1 :] != point:
+            asked = ", ".join(map(str, [*batch, "P", *point]))
+            raise ValueError(f"MPC: proposals must return shape ({asked}), got {tuple(found.shape)}")
+        return found
 
     def total_cost(self, x: Tensor, state: Any) -> Tensor:
         """What points x (*B, N, n) of the search space cost from state (*B, s): (*B, N)."""
-        actions = self.decode(x, _at_candidates(state, x))
+        actions = self.decode(x, one_candidate(state, x))
         terminal = self.terminal_cost if self.value is None else lambda last: -self.value(last)  # type: ignore[misc]
-        return sequence_cost(as_model(self.model), state, actions, self.discount, terminal)
+        costs = [
+            sequence_cost(as_model(model), state, actions, self.discount, terminal)
+            for model in members(self.model)
+        ]
+        if self.risk is None:
+            return costs[0]
+        return weighed(self.risk, torch.stack(costs, -1) if is_ensemble(self.model) else costs[0], x)
 
     def decode(self, x: Tensor, state: Any) -> Tensor:
         """The action sequences (..., H, m) that points x (..., n) of the search space stand for."""
-        if self.decoder is not None:
-            return self.decoder(x, state)
-        actions = x.unflatten(-1, (self.horizon, self.action_dim))
-        if self._clamps:
-            return actions.clamp(self.low.to(actions), self.high.to(actions))
-        return actions
+        return self._space.actions(x, state)
 
     @property
     def search_dim(self) -> int:
         """n, the size of the space that is searched."""
-        return self.decoder.latent_dim if self.decoder is not None else self.horizon * self.action_dim
-
-    def _bounds(self, low: Bound | None, high: Bound | None) -> tuple[float | Tensor, float | Tensor]:
-        """The action box; a decoder's must lie inside."""
-        theirs = [getattr(self.decoder, name, None) for name in ("low", "high")]
-        chosen = []
-        for name, given, own, usual in (("low", low, theirs[0], -1.0), ("high", high, theirs[1], 1.0)):
-            if given is None:
-                chosen.append(usual if own is None else own.detach().clone())
-                continue
-            bound = as_bound(given)
-            if own is not None:
-                outside = own < torch.as_tensor(bound) if name == "low" else own > torch.as_tensor(bound)
-                if outside.any():
-                    raise ValueError(
-                        f"MPC: {name} must be left out or hold the decoder's actions, whose {name} is "
-                        f"{own.tolist()}, got {given}"
-                    )
-            chosen.append(bound)
-        return chosen[0], chosen[1]
-
-    def _inside_the_box(self) -> Solver:
-        """The solver on the action box, where that is what is searched."""
-        if self.decoder is not None:
-            return self.solver
-        return resolved(self.solver).within(Box(self.low, self.high), self.horizon)
+        return self._space.dim
 
     def _made_once(self) -> Solver | None:
         """The solver for all plans; None where settings are learned, whose graph is made for each."""
-        solver = self._inside_the_box()
-        self._clamps = self.decoder is None and solver.box is None
+        self._space: Any = (
+            ActionSpace(self.horizon, self.low, self.high, self.knots)
+            if self.decoder is None
+            else LatentSpace(self.decoder)
+        )
+        solver = self._space.inside(resolved(self.solver))
         return None if any(learned(self.solver)) else solver
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "MPC":
@@ -207,63 +250,64 @@ class MPC(nn.Module):
         """A part of a state: tensors as they are, arrays and numbers as tensors like the bounds."""
         return part if isinstance(part, Tensor) else torch.as_tensor(part).to(self.low)
 
-    def _start(self, state: Any, warm_start: Plan | None, fresh: Tensor | None) -> Tensor:
+    def _cold(self, state: Any, start: Tensor | None, proposed: Tensor | None, solver: Solver) -> Tensor:
+        """The first mean (*B, n) of a cold start."""
         batch, like = batch_of(state)
-        if self.decoder is not None:
-            cold = like.new_zeros(*batch, self.search_dim)
+        if start is not None:
+            expected = (*batch, *self._space.shape)
+            if start.shape != expected:
+                raise ValueError(f"MPC: start must have shape {expected}, got {tuple(start.shape)}")
+            cold = self._space.points(start.to(like))
+        elif self.cold_start == "proposal" and proposed is not None:
+            cold = proposed[..., 0, :]
         else:
-            low, high = self.low.to(like), self.high.to(like)
-            centre = torch.where(low.isfinite() & high.isfinite(), low / 2 + high / 2, 0.0).clamp(low, high)
-            cold = centre.repeat(self.horizon).expand(*batch, -1)
-        if warm_start is None:
-            return cold
-        warm = warm_start.latent.detach()
-        if warm.shape != cold.shape:
+            return self._space.centre(batch, like)
+        return cold if solver.box is None else solver.box.clamp(cold)
+
+    def _warm(
+        self, cold: Tensor, last: Plan | None, fresh: Tensor | None, solver: Any
+    ) -> tuple[Tensor, Solver]:
+        """The first mean (*B, n), and the solver with the first spread, of rows that go on from a plan."""
+        if last is None:
+            return cold, solver
+        if last.latent.shape != cold.shape:
             raise ValueError(
-                f"MPC: warm_start must be a plan for states of shape {tuple(batch)}, "
-                f"got one for {tuple(warm.shape[:-1])}"
+                f"MPC: warm_start must be a plan for states of shape {tuple(cold.shape[:-1])}, "
+                f"got one for {tuple(last.latent.shape[:-1])}"
             )
-        if self.decoder is None:
-            actions = warm_start.actions.detach()
-            warm = torch.cat([actions[..., 1:, :], actions[..., -1:, :]], dim=-2).flatten(-2)
-        return warm if fresh is None else torch.where(fresh.unsqueeze(-1), cold, warm)
+        new = torch.zeros_like(cold[..., :1], dtype=torch.bool) if fresh is None else fresh.unsqueeze(-1)
+        in_a_row = self.decoder is None and self.knots is None
+        point = last.actions.flatten(-2) if in_a_row else last.latent
+        mean = torch.where(new, cold, self._space.later(point.detach()))
+        if self.warm_spread is None or last.spread is None:
+            return mean, solver
+        first = solver.distribution.init(cold).sigma
+        kept = self._space.later(last.spread.detach(), end=first)
+        sigma = torch.where(new, first, torch.maximum(kept, self.warm_spread * first))
+        return mean, replace(solver, distribution=replace(solver.distribution, sigma=sigma))
 
 
-def batch_of(state: Any) -> tuple[torch.Size, Tensor]:
-    """*B of a state, and a floating-point tensor of it: all but the last dimension of a tensor, the first one
-    of a nesting."""
-    leaves = pytree.tree_leaves(state)
-    floats = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    if not floats or any(leaf.ndim == 0 for leaf in floats):
-        raise ValueError("MPC: state must hold a floating-point tensor with at least one dimension")
-    return (state.shape[:-1] if isinstance(state, Tensor) else floats[0].shape[:1]), floats[0]
-
-
-def _at_candidates(state: Any, x: Tensor) -> Any:
-    """A state (*B, ...) with a dimension for the candidates, (*B, 1, ...)."""
-    return pytree.tree_map(lambda part: part.unsqueeze(x.ndim - 2), state)
-
-
-def _as_vector(bound: float | Tensor, size: int, name: str) -> Tensor:
-    vector = torch.as_tensor(bound, dtype=torch.get_default_dtype())
-    if vector.shape not in ((), (1,), (size,)):
-        raise ValueError(f"MPC: {name} must be a number or have shape ({size},), got {tuple(vector.shape)}")
-    return vector.expand(size).clone()
-
-
-def _action_dim(
-    model: Any,
-    low: float | Tensor,
-    high: float | Tensor,
-    decoder: Any,
-    given: int | None,
-) -> int:
-    told: list[int | None] = [given, getattr(decoder, "action_dim", None), getattr(model, "action_dim", None)]
-    told += [len(b) for b in (low, high) if isinstance(b, Tensor) and b.ndim == 1]
-    dims = {d for d in told if d is not None}
-    if len(dims) != 1:
+def _check_search(
+    horizon: int, solver: Any, decoder: Any, knots: Any, proposals: Any, cold_start: str, warm_spread: Any
+) -> None:
+    """What belongs together in a search, and what does not."""
+    if knots is not None and (not isinstance(knots, Knots) or knots.count > horizon):
         raise ValueError(
-            "MPC: action_dim must be told, by the argument, the model, the decoder or tensors low and high, "
-            f"got {sorted(dims) or 'nothing'}"
+            f"MPC: knots must be Knots, or a number of at most horizon = {horizon}, got {knots!r}"
         )
-    return dims.pop()
+    if proposals is not None and not callable(proposals):
+        raise TypeError(f"MPC: proposals must be callable, got {type(proposals).__name__}")
+    if decoder is not None and knots is not None:
+        raise ValueError("MPC: knots must be left out where there is a decoder, which makes whole sequences")
+    if decoder is not None and isinstance(proposals, PolicyProposals):
+        raise ValueError(
+            "MPC: proposals must be latent points where there is a decoder, not a policy's actions"
+        )
+    if cold_start not in (("centre",) if proposals is None else ("centre", "proposal")):
+        raise ValueError(
+            f"MPC: cold_start must be 'centre', or 'proposal' where there are proposals, got {cold_start!r}"
+        )
+    if warm_spread is not None and not 0 <= warm_spread <= 1:
+        raise ValueError(f"MPC: warm_spread must lie in [0, 1], got {warm_spread}")
+    if warm_spread is not None and not hasattr(getattr(solver, "distribution", None), "sigma"):
+        raise ValueError(f"MPC: warm_spread needs a solver whose distribution has a sigma, got {solver!r}")

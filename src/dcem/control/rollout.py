@@ -70,10 +70,25 @@ def sequence_cost(
     own = getattr(model, "sequence_cost", None)
     if own is not None:
         return own(state, actions, discount, terminal_cost)
-    batch = actions.ndim - 3
+    return rollout(model, spread(state, actions.shape[:-2]), actions, discount, terminal_cost)
 
-    def spread(part: Tensor) -> Tensor:
-        """(*B, ...) → (*B, N, ...)"""
-        return part.unsqueeze(batch).expand(*actions.shape[:-2], *part.shape[batch:])
 
-    return rollout(model, pytree.tree_map(spread, state), actions, discount, terminal_cost)
+def spread(state: Any, shape: torch.Size) -> Any:
+    """A state (*B, ...), or a nesting of such tensors, for each of N candidates: (*B, N, ...)."""
+    batch = len(shape) - 1
+    return pytree.tree_map(lambda part: part.unsqueeze(batch).expand(*shape, *part.shape[batch:]), state)
+
+
+def batch_of(state: Any) -> tuple[torch.Size, Tensor]:
+    """*B of a state, and a floating-point tensor of it: all but the last dimension of a tensor, the first one
+    of a nesting."""
+    leaves = pytree.tree_leaves(state)
+    floats = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if not floats or any(leaf.ndim == 0 for leaf in floats):
+        raise ValueError("MPC: state must hold a floating-point tensor with at least one dimension")
+    return (state.shape[:-1] if isinstance(state, Tensor) else floats[0].shape[:1]), floats[0]
+
+
+def one_candidate(state: Any, x: Tensor) -> Any:
+    """A state (*B, ...) with a dimension for the candidates, (*B, 1, ...)."""
+    return pytree.tree_map(lambda part: part.unsqueeze(x.ndim - 2), state)
