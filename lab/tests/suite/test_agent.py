@@ -1,4 +1,4 @@
-"""An agent with a value on a tiny budget: trains, is killed, resumes, is evaluated, ships, acts, is embedded."""
+"""An agent with a value on a tiny budget: trains, is killed, resumes, plays, ships, acts, is embedded."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dcem_lab.runs import load_checkpoint, read_records
 from dcem_lab.suite import agent as experiment
 from dcem_lab.suite import evaluate
 from dcem_lab.suite.agents import Planet
+from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
 from dcem_lab.suite.envs.dmc import make_env
 from dcem_lab.suite.trained import load
 from toy.killed import train_until_killed
@@ -169,3 +170,70 @@ def test_two_hot_values_learn_too(tmp_path: Path) -> None:
     value = load(tmp_path).value
     assert value is not None
     assert value.settings["values"] == "two-hot"
+
+
+EMBED = [
+    "embed",
+    "preset=tiny",
+    "loop.env_steps=200",
+    "loop.eval_every=200",
+    "tensorboard=false",
+    "value.updates_per_step=1",
+    "value.batch=16",
+]
+
+
+@pytest.fixture(scope="module")
+def embedded(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("embed") / "run"
+    words = ["decoder.residual=true", "collecting.policy_share=0.5", f"from={trained}", f"run_dir={folder}"]
+    assert cli.main(["train", *EMBED, *words]) == exits.DONE
+    return folder
+
+
+def test_phase_two_corrects_the_policys_plans(trained: Path, embedded: Path) -> None:
+    last = read_records(embedded / "log.jsonl")[-1]
+    assert last["value/updates"] == last["decoder/updates"] == 100
+    loaded = evaluate.load(embedded, CPU)
+    assert loaded.value is not None
+    assert isinstance(loaded.decoder, ResidualDecoder)
+    [episode] = evaluate.play(loaded, episodes=1, seed=0, n_envs=1)
+    assert np.isfinite(episode.total)
+    full = evaluate.load(embedded, CPU, full_space=True)
+    assert full.decoder is None
+    assert (full.planner.policy_plans, full.planner.horizon) == (24, 3)
+    alone = evaluate.load(embedded, CPU, full_space=True, iterations=0)
+    [episode] = evaluate.play(alone, episodes=1, seed=0, n_envs=1)
+    assert np.isfinite(episode.total)
+
+
+@pytest.mark.process
+def test_phase_two_resumes_as_if_nothing_had_happened(
+    trained: Path, embedded: Path, tmp_path: Path
+) -> None:
+    words = [*EMBED, "decoder.residual=true", "collecting.policy_share=0.5", f"from={trained}"]
+    train_until_killed(Planet, 60, [*words, f"run_dir={tmp_path}"], save_every=0.2)
+    assert 0 < load_checkpoint(tmp_path).step < 60
+    assert cli.main(["train", *words, f"run_dir={tmp_path}"]) == exits.DONE
+    assert figures(tmp_path) == figures(embedded)
+
+
+@pytest.mark.parametrize("words", [["offline=true", "decoder.residual=true"], ["keep_value=false"], []])
+def test_other_ways_to_embed(trained: Path, tmp_path: Path, words: list[str]) -> None:
+    assert cli.main(["train", *EMBED, f"from={trained}", f"run_dir={tmp_path}", *words]) == exits.DONE
+    assert (load(tmp_path).value is None) == ("keep_value=false" in words)
+
+
+def test_phase_three_goes_through_plans_that_end_in_a_value(embedded: Path, tmp_path: Path) -> None:
+    words = ["ppo", "preset=tiny", "steps=2", "tensorboard=false", f"from={embedded}", f"run_dir={tmp_path}"]
+    assert cli.main(["train", *words]) == exits.DONE
+    assert load(tmp_path).value is not None
+    assert read_records(tmp_path / "log.jsonl")[1]["first_ratio_error"] < 1e-5
+
+
+def test_what_needs_a_value_is_refused_without_one(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = [*EMBED, f"from={trained}", f"run_dir={tmp_path}", "keep_value=false", "decoder.residual=true"]
+    assert cli.main(["train", *words]) == exits.USAGE
+    assert "decoder.residual must be left out" in capsys.readouterr().err

@@ -145,11 +145,15 @@ def test_what_does_not_fit_is_refused_before_it_starts(
 
 
 def test_presets_are_what_they_say() -> None:
-    paper, best = (planet.Config(**planet.PRESETS[name]) for name in ("paper", "best"))
+    raw, paper, best = (planet.Config(**planet.PRESETS[name]) for name in ("paper-raw", "paper", "best"))
     assert (paper.planner.samples, paper.planner.elites, paper.planner.iterations) == (1000, 100, 10)
     assert paper.planner == paper.evaluation
     assert (paper.planner.horizon, paper.collecting.seed_episodes, paper.collecting.noise) == (12, 5, 0.3)
-    assert paper.world_model == RSSMConfig()
+    assert raw.world_model == RSSMConfig()
+    assert replace(paper, model=raw.model) == raw  # all that is chosen is in the model
+    model = paper.world_model
+    assert (model.members, model.pessimism, model.loss, model.predict_std) == (1, 0, "nll", True)
+    assert (model.normalize, model.std, model.sample, model.reward_weight) == (True, 0.01, False, 10)
     assert best.world_model.angles == (1,)  # cheetah's pitch
     assert replace(best, task="walker-walk").world_model.angles == ()
 

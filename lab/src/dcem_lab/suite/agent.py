@@ -1,4 +1,4 @@
-"""An agent for any task: a world model, critics and an actor, learned together, and plans that use them all."""
+"""An agent for any task: world model, critics and actor learn together, and plans use them all."""
 
 from __future__ import annotations
 

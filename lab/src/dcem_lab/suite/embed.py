@@ -175,7 +175,8 @@ def run(config: Config, run: Run) -> None:
         else:
             envs = stack.enter_context(closing(ParallelEnv(make, loop.n_envs, loop.n_workers)))
             # A source of phase 1 plans the seed episodes as it was made to: over action sequences.
-            theirs = source.planner if config.keep_model and source.decoder is None else None
+            whole = config.keep_model and value is source.value
+            theirs = source.planner if whole and source.decoder is None else None
             begin = Beginning(model, first_decoder(source, config), replay, theirs, value)
             agent = build(envs, settings, begin, config.seed, device)
         trained = Trained(

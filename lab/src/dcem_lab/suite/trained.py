@@ -244,13 +244,15 @@ def _put_together(
         trust.check_value(judging, weights["value"], model)
         trained.value = Value(**judging)
         trained.value.load_state_dict(weights["value"])
-    elif planner.policy_plans or (settings or {}).get("residual"):
-        raise ValueError(f"policy_plans and residual decoders need a value, and {name} has none")
+    elif planner.policy_plans:
+        raise ValueError(f"policy_plans must be 0 for {name}, which has no value, got {planner.policy_plans}")
     if settings is None:
         return trained
     trust.check_decoder(settings, weights["decoder"], model)
     trained.decoder = stored_decoder(settings)
     trained.decoder.load_state_dict(weights["decoder"])
+    if judging is None and settings.get("residual"):
+        raise ValueError(f"decoder.residual must be left out for {name}, which has no value to correct plans of")
     if planner.horizon != trained.decoder.horizon:
         raise ValueError(
             f"horizon must be {trained.decoder.horizon}, that of the decoder of {name}, got {planner.horizon}"

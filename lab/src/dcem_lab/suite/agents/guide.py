@@ -70,7 +70,7 @@ class Guide(nn.Module):
         return q.mean(dim=-1) - self.pessimism * variance.sqrt()
 
     def plans(self, state: Tensor, noise: Tensor) -> Tensor:
-        """Actions (E, P, H, m) that the actor takes from states (E, s) in the model, with this noise added."""
+        """Actions (E, P, H, m) that the actor takes from states (E, s) in the model, with noise added."""
         state = state.unsqueeze(-2).expand(*noise.shape[:-2], -1)
         taken: list[Tensor] = []
         for epsilon in noise.unbind(-2):

@@ -1,6 +1,7 @@
 """Fully connected networks side by side whose layers are normalised: what critics and actors are made of."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor, nn
@@ -25,7 +26,7 @@ class NormedMLP(nn.Module):
             bound = fan_in**-0.5
             return nn.Parameter(torch.empty(members, *shape).uniform_(-bound, bound, generator=generator))
 
-        layers = list(zip(sizes[:-1], sizes[1:], strict=True))
+        layers = list(pairwise(sizes))
         self.weights = nn.ParameterList(drawn(i, o, fan_in=i) for i, o in layers)
         self.biases = nn.ParameterList(drawn(o, fan_in=i) for i, o in layers)
 

@@ -16,7 +16,8 @@ EDGE = 0.98
 class ResidualDecoder(Decoder):
     """u_{1:H} = tanh(atanh(0.98 · policy's plan) + net(z)), in the box [−1, 1].
 
-    It decodes in a `Situation`, which holds the policy's plan. Args are those of `dcem.Decoder`, but for the box.
+    It decodes in a `Situation`, which holds the policy's plan. Args are those of `dcem.Decoder`, but for the
+    box.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:

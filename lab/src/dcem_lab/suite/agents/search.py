@@ -31,12 +31,12 @@ class _FromPolicy:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SoftTopK(_FromPolicy, DCEM):
+class SoftTopK(_FromPolicy, DCEM):  # type: ignore[misc]
     """`DCEM` from a policy's plan."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WeightedElites(_FromPolicy, MPPI):
+class WeightedElites(_FromPolicy, MPPI):  # type: ignore[misc]
     """The n_elite best samples, weighted by softmax(−v / temperature) of the (normalised) values v.
 
     >>> search = WeightedElites(n_samples=4, n_elite=2, temperature=0.5)

@@ -1,8 +1,8 @@
 """Values as distributions over bins: a regression that is learned as a classification.
 
 A number y lies between two neighbouring bins; its two-hot weights are those of linear interpolation, so that
-their mean of the bins is y again. With ``symlog`` the bins lie evenly in sign(y) ln(1 + |y|), fine around zero
-and coarse far away, and numbers of any size fit.
+their mean of the bins is y again. With ``symlog`` the bins lie evenly in sign(y) ln(1 + |y|), fine around
+zero and coarse far away, and numbers of any size fit.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class TwoHot:
     symlog: bool = True
 
     def weights(self, y: Tensor) -> Tensor:
-        """Numbers (...) → weights (..., bins) that sum to one; what is beyond the bins is the last of them."""
+        """Numbers (...) → weights (..., bins) that sum to one; beyond the bins is the last of them."""
         at = (symlog(y) if self.symlog else y).clamp(self.low, self.high)
         at = (at - self.low) * ((self.bins - 1) / (self.high - self.low))
         index = torch.arange(self.bins, device=y.device, dtype=y.dtype)

@@ -151,8 +151,8 @@ class ValueLearner(Fit):
     def targets(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
         """States x (B, X), the actions (B, m) taken there, and what to tell the critics about them (B,).
 
-        The last n − 1 steps of an episode begin no chunk of n. Where it terminated they must be learned all the
-        same, since nothing follows that could be asked instead: there, any step of the chunk is the first.
+        The last n − 1 steps of an episode begin no chunk of n. Where it terminated they must be learned all
+        the same, since nothing follows that could be asked instead: there, any step may be the first.
         """
         gamma, scale, bound = self.value.gamma, self.value.reward_scale, self.config.bound
         x, over = self._normalizer.encode(chunk.observations), terminated(chunk)
