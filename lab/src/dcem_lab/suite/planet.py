@@ -161,7 +161,8 @@ def run(config: Config, run: Run) -> None:
 def _anew(config: Config, envs: ParallelEnv) -> Beginning:
     sizes = flat_size(envs.single_observation_space), flat_size(envs.single_action_space)
     generator = Generator().manual_seed(spread(config.seed)["model"])
-    return Beginning(RSSM(*sizes, config.world_model, generator))
+    model = replace(config.world_model, termination=envs.terminates or config.model.termination)
+    return Beginning(RSSM(*sizes, model, generator))
 
 
 def _from_source(config: Config) -> Beginning:
@@ -170,7 +171,7 @@ def _from_source(config: Config) -> Beginning:
     require(source.task == config.task, "task", config.task, f"{source.task}, as in {name}")
     repeat, theirs = (_action_repeat(make) for make in (environment(config), source.environment()))
     require(repeat == theirs, "action_repeat", repeat, f"{theirs}, as in {name}")
-    ours = config.world_model
+    ours = replace(config.world_model, termination=source.model.config.termination)
     for part, value in vars(source.model.config).items():
         if part not in _NOT_OF_THE_NETWORK:
             given = getattr(ours, part)

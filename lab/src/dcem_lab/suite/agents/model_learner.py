@@ -51,8 +51,9 @@ class ModelLearner(Fit):
     ) -> None:
         super().__init__(model, config, generator, config.eps)
         self.model, self.replay, self.config = model, replay, config
-        self.average.normalizer = model.normalizer
+        self.average.normalizer, self.average.reward_scale = model.normalizer, model.reward_scale
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        chunk = self.replay.sample(self.config.batch, self.config.length, self.generator)
+        batch, length, padded = self.config.batch, self.config.length, self.model.config.termination
+        chunk = self.replay.sample(batch, length, self.generator, padded=padded)
         return multistep_loss(self.model, *chunk, generator=self.generator)

@@ -18,6 +18,7 @@ class Weights(NamedTuple):
     gates: Tensor  # (M, 4H), biases of the GRU
     observation: list[tuple[Tensor, Tensor]]  # H → … → P, without deviations
     reward: list[tuple[Tensor, Tensor]]  # H + P → … → 1
+    termination: list[tuple[Tensor, Tensor]]  # H + P → … → 1; empty without such a head
 
 
 class Engine(Protocol):

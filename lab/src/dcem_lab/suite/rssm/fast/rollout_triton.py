@@ -42,6 +42,8 @@ def fits(model: RSSM) -> bool:
     """Whether there is a `FusedRollout` of this model."""
     config, inputs = model.config, model.features + model.action_dim
     sizes = config.hidden, config.width
+    if config.termination:  # for which there is no kernel
+        return False
     return config.layers == 2 and LEAST <= min(sizes) <= max(sizes) <= LIMIT and inputs <= INPUT_LIMIT
 
 
@@ -58,9 +60,10 @@ class FusedRollout:
         config, inputs = model.config, model.features + model.action_dim
         if not fits(model):
             raise ValueError(
-                f"FusedRollout: model must have 2 layers, {LEAST} to {LIMIT} units in each and at most "
-                f"{INPUT_LIMIT} features and actions, got {config.layers} layers, {config.hidden} hidden "
-                f"units, width {config.width}, {inputs} features and actions"
+                f"FusedRollout: model must have 2 layers, {LEAST} to {LIMIT} units in each, at most "
+                f"{INPUT_LIMIT} features and actions and no termination head, got {config.layers} layers, "
+                f"{config.hidden} hidden units, width {config.width}, {inputs} features and actions, "
+                f"termination={config.termination}"
             )
         self.model, self.action_dim = model, model.action_dim
         H, W = _round_up(config.hidden), _round_up(config.width)
@@ -103,7 +106,7 @@ class FusedRollout:
                 rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism,
                 M=config.members, TILE=128,
             )  # fmt: skip
-        return cost
+        return self.model.reward_scale.decode(cost)
 
     @torch.no_grad()
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,7 +129,7 @@ class FusedRollout:
         of_h, of_x, *reward = self._reward_weights
         reward = [torch.cat([of_h, of_x], dim=1), *reward]
         reward[4] = reward[4].unsqueeze(-1).to(of_h.dtype)
-        return Weights(hidden, inputs, gates, _pairs(observation), _pairs(reward))
+        return Weights(hidden, inputs, gates, _pairs(observation), _pairs(reward), [])
 
     def _imagine(self, state: Tensor, actions: Tensor, teams: bool) -> tuple[Tensor, Tensor]:
         """The trace (M, T + 1, R, H + PAD) of actions (*B, N, T, m), and its rewards (M, T, R)."""
