@@ -91,6 +91,7 @@ class Config(LearningConfig):
         return replace(self.model, angles=ANGLES.get(self.task, ())) if self.wrap_angles else self.model
 
 
+_GYM_PLANNER = PlannerConfig(samples=64, elites=8, iterations=3, horizon=15)
 _TINY_PLANNER = PlannerConfig(samples=20, elites=4, iterations=2, horizon=4)
 
 PRESETS: dict[str, dict[str, object]] = {
@@ -105,6 +106,33 @@ PRESETS: dict[str, dict[str, object]] = {
             env_steps=2_400, n_envs=2, n_workers=0, eval_every=2_400, eval_episodes=2, log_every=25
         ),
         "device": "cpu",
+    },
+    # For Gymnasium's tasks of few dimensions: a small model in a small plan, on a CPU, rewards of any scale.
+    "gym": {
+        "model": RSSMConfig(
+            hidden=32,
+            width=64,
+            layers=1,
+            activation="elu",
+            residual=True,
+            normalize=True,
+            predict_std=False,
+            sample=False,
+            loss="rmse",
+            distance=8,
+            scale_rewards=True,
+        ),
+        "planner": _GYM_PLANNER,
+        "evaluation": _GYM_PLANNER,
+        "collecting": CollectingConfig(noise_from_zero=True, replay_steps=100_000),
+        "batch": 16,
+        "length": 20,
+        "updates_per_step": 2.0,
+        "clip": 20.0,
+        "average": 0.99,
+        "loop": StepLoopConfig(
+            env_steps=20_000, n_envs=4, n_workers=0, eval_every=4_000, eval_episodes=4, log_every=50
+        ),
     },
     # The paper's setting, with PlaNet's 100 updates an episode of 250 actions, 16 environments at once.
     "paper": {
