@@ -208,9 +208,7 @@ def test_phase_two_corrects_the_policys_plans(trained: Path, embedded: Path) -> 
 
 
 @pytest.mark.process
-def test_phase_two_resumes_as_if_nothing_had_happened(
-    trained: Path, embedded: Path, tmp_path: Path
-) -> None:
+def test_phase_two_resumes_as_if_nothing_had_happened(trained: Path, embedded: Path, tmp_path: Path) -> None:
     words = [*EMBED, "decoder.residual=true", "collecting.policy_share=0.5", f"from={trained}"]
     train_until_killed(Planet, 60, [*words, f"run_dir={tmp_path}"], save_every=0.2)
     assert 0 < load_checkpoint(tmp_path).step < 60

@@ -19,7 +19,7 @@ from dcem_lab.suite.agents import AgentConfig, Controller, LearningConfig, Value
 from dcem_lab.suite.agents.controller import flat_size
 from dcem_lab.suite.envs.dmc import ControlEnv, DMCEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.replay import ReplayBuffer, shortest_sampled
 from dcem_lab.suite.rssm import RSSMConfig
 from dcem_lab.suite.trained import Trained
 from dcem_lab.training.loop import Schedule, every
@@ -108,7 +108,7 @@ def require_room(env: ControlEnv, n_envs: int, config: AgentConfig, model: RSSMC
     """The chunks that an agent learns on must fit into what there is, and into a checkpoint."""
     require_chunks(env, n_envs, config.collecting.replay_steps, config.lengths)
     sizes = flat_size(env.observation_space), flat_size(env.action_space)
-    config.replay(n_envs, *sizes, "meta")  # its size is all that matters
+    config.replay(n_envs, *sizes, env.terminates, "meta")  # its size is all that matters
     require_distance(config.learning, model)
 
 
@@ -127,13 +127,13 @@ def require_replay(
         raise ValueError(f"keep_replay must be false: {name} has no replay buffer")
     theirs, capacity = replay["rewards"].shape
     require(n_envs in (theirs, None), "n_envs", n_envs, f"{theirs}, as in the replay of {name} that is kept")
-    buffer = ReplayBuffer(
-        theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=min(lengths.values())
-    )
+    padded = model.config.termination
+    shortest = shortest_sampled(min(lengths.values()), padded)
+    buffer = ReplayBuffer(theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=shortest)
     buffer.load_state_dict(replay)
     buffer.close_episodes()
     for field, length in lengths.items():
-        fits = int(buffer.n_starts(length)) > 0
+        fits = int(buffer.n_starts(length, padded=padded)) > 0
         require(fits, field, length, f"below the steps of some episode in the replay of {name}")
     return replay
 

@@ -103,6 +103,7 @@ ENSEMBLE = RSSMConfig(
 )
 """A small ensemble, planned with pessimistically: a planner finds the holes of a single model."""
 
+_GYM_PLANNER = PlannerConfig(samples=64, elites=8, iterations=3, horizon=15)
 _TINY_PLANNER = PlannerConfig(samples=20, elites=4, iterations=2, horizon=4)
 
 # PlaNet's 100 updates an episode of 250 actions, 16 environments at once.
@@ -124,6 +125,33 @@ PRESETS: dict[str, dict[str, object]] = {
             env_steps=2_400, n_envs=2, n_workers=0, eval_every=2_400, eval_episodes=2, log_every=25
         ),
         "device": "cpu",
+    },
+    # For Gymnasium's tasks of few dimensions: a small model in a small plan, on a CPU, rewards of any scale.
+    "gym": {
+        "model": RSSMConfig(
+            hidden=32,
+            width=64,
+            layers=1,
+            activation="elu",
+            residual=True,
+            normalize=True,
+            predict_std=False,
+            sample=False,
+            loss="rmse",
+            distance=8,
+            scale_rewards=True,
+        ),
+        "planner": _GYM_PLANNER,
+        "evaluation": _GYM_PLANNER,
+        "collecting": CollectingConfig(noise_from_zero=True, replay_steps=100_000),
+        "batch": 16,
+        "length": 20,
+        "updates_per_step": 2.0,
+        "clip": 20.0,
+        "average": 0.99,
+        "loop": StepLoopConfig(
+            env_steps=20_000, n_envs=4, n_workers=0, eval_every=4_000, eval_episodes=4, log_every=50
+        ),
     },
     # The paper's setting; where it is silent, what helps a single model (see the deviations page).
     "paper": {
@@ -174,7 +202,8 @@ def run(config: Config, run: Run) -> None:
 def _anew(config: Config, envs: ParallelEnv) -> Beginning:
     sizes = flat_size(envs.single_observation_space), flat_size(envs.single_action_space)
     generator = Generator().manual_seed(spread(config.seed)["model"])
-    return Beginning(RSSM(*sizes, config.world_model, generator))
+    model = replace(config.world_model, termination=envs.terminates or config.model.termination)
+    return Beginning(RSSM(*sizes, model, generator))
 
 
 def _from_source(config: Config) -> Beginning:
@@ -183,7 +212,7 @@ def _from_source(config: Config) -> Beginning:
     require(source.task == config.task, "task", config.task, f"{source.task}, as in {name}")
     repeat, theirs = (_action_repeat(make) for make in (environment(config), source.environment()))
     require(repeat == theirs, "action_repeat", repeat, f"{theirs}, as in {name}")
-    ours = config.world_model
+    ours = replace(config.world_model, termination=source.model.config.termination)
     for part, value in vars(source.model.config).items():
         if part not in _NOT_OF_THE_NETWORK:
             given = getattr(ours, part)

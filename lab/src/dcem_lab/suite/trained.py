@@ -252,7 +252,9 @@ def _put_together(
     trained.decoder = stored_decoder(settings)
     trained.decoder.load_state_dict(weights["decoder"])
     if judging is None and settings.get("residual"):
-        raise ValueError(f"decoder.residual must be left out for {name}, which has no value to correct plans of")
+        raise ValueError(
+            f"decoder.residual must be left out for {name}, which has no value to correct plans of"
+        )
     if planner.horizon != trained.decoder.horizon:
         raise ValueError(
             f"horizon must be {trained.decoder.horizon}, that of the decoder of {name}, got {planner.horizon}"

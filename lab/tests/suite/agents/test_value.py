@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from dcem_lab.suite.agents import Value, ValueConfig, ValueLearner, value_learner
+from dcem_lab.suite.agents import Value, ValueConfig, ValueLearner
 from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.two_hot import TwoHot, symexp, symlog
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
@@ -82,7 +82,13 @@ def constant(learner: ValueLearner, q: list[float]) -> None:
     learner.average.critics.biases[-1].copy_(learner.value.reward_scale * torch.tensor(q).unsqueeze(-1))
 
 
-CHUNK = Chunk(torch.randn(50, 3, 2), torch.randn(50, 2, 1), torch.tensor([1.0, 10.0]).repeat(50, 1))
+CHUNK = Chunk(
+    torch.randn(50, 3, 2),
+    torch.randn(50, 2, 1),
+    torch.tensor([1.0, 10.0]).repeat(50, 1),
+    torch.zeros(50, 2, dtype=torch.bool),
+    torch.ones(50, 2, dtype=torch.bool),
+)
 
 
 def test_targets_are_returns_and_the_less_of_two_critics_behind_them() -> None:
@@ -102,17 +108,29 @@ def test_a_bound_holds_where_critics_take_over() -> None:
     assert set((it.targets(CHUNK)[2] / 0.5).tolist()) == {1 + 0.5 * 10 + 0.25 * 40}
 
 
-def test_nothing_is_behind_a_termination(monkeypatch: pytest.MonkeyPatch) -> None:
-    over = torch.arange(50) % 2 == 0
-    monkeypatch.setattr(value_learner, "terminated", lambda chunk: over)
+def test_nothing_is_behind_a_termination() -> None:
+    over = CHUNK.terminated.clone()
+    over[::2, 1] = True
     it = learner()
     constant(it, [100.0, 100.0, 100.0])
-    x, u, targets = it.targets(CHUNK)
-    assert set((targets[~over] / 0.5).tolist()) == {31.0}
-    assert set((targets[over] / 0.5).tolist()) == {1 + 0.5 * 10, 10.0}  # from the first step, or the last
-    last = targets == 5.0
-    assert torch.equal(x[last], CHUNK.observations[last, 1])
-    assert torch.equal(u[last], CHUNK.actions[last, 1])
+    targets = it.targets(CHUNK._replace(terminated=over))[2] / 0.5
+    assert set(targets[1::2].tolist()) == {31.0}
+    assert set(targets[::2].tolist()) == {1 + 0.5 * 10}
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_the_last_steps_of_an_episode_are_learned_where_nothing_follows(terminated: bool) -> None:
+    replay = ReplayBuffer(1, 50, 2, 1, shortest_episode=2)
+    for t in range(4):
+        last = torch.tensor([t == 3])
+        x = torch.full((1, 2), float(t))
+        replay.add(x, torch.zeros(1, 1), torch.ones(1), x + 1, last, last & terminated)
+    it = learner(replay=replay)
+    constant(it, [100.0, 100.0, 100.0])
+    chunk = replay.sample_with_starts(200, 2, it.generator, padded=True)
+    x, _, targets = it.targets(chunk)
+    found = {int(at): target / 0.5 for at, target in zip(x[:, 0], targets.tolist(), strict=True)}
+    assert found == ({0: 26.5, 1: 26.5, 2: 1.5, 3: 1.0} if terminated else {0: 26.5, 1: 26.5, 2: 26.5})
 
 
 def reaching(n: int = 400) -> ReplayBuffer:
@@ -167,8 +185,10 @@ def test_a_share_of_the_batch_begins_an_episode() -> None:
 
 
 @pytest.mark.usefixtures("double")
-def test_a_state_is_worth_less_where_critics_or_members_disagree() -> None:
-    model = RSSM(3, 2, RSSMConfig(hidden=4, width=4, members=2), Generator().manual_seed(0))
+@pytest.mark.parametrize("termination", [False, True])
+def test_a_state_is_worth_less_where_critics_or_members_disagree(termination: bool) -> None:
+    config = RSSMConfig(hidden=4, width=4, members=2, termination=termination)
+    model = RSSM(3, 2, config, Generator().manual_seed(0))
     value = Value(3, 2, critics=3, width=8, generator=Generator().manual_seed(0))
     state = torch.randn(5, 7, model.state_dim, requires_grad=True)
     got = Guide(value, model, pessimism=0.5).worth(state)
@@ -177,8 +197,9 @@ def test_a_state_is_worth_less_where_critics_or_members_disagree() -> None:
         for j in range(7):
             said: list[Tensor] = []
             for member in state[i, j].chunk(2):
-                x = member[4:].unsqueeze(0)
-                said += [*value(x, value.actor(x)).flatten()]
+                x = member[4:7].unsqueeze(0)
+                going_on = member[7] if termination else 1
+                said += [*(value(x, value.actor(x)).flatten() * going_on)]
             found = torch.stack(said)
             expected[i, j] = found.mean() - 0.5 * found.std(correction=0)
     torch.testing.assert_close(got, expected)

@@ -20,12 +20,14 @@ from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
             hidden=4, width=6, layers=3, members=2, predict_std=False, loss="mse", normalize=True, angles=(1,)
         ),
         RSSMConfig(hidden=4, layers=0, residual=True),
+        RSSMConfig(hidden=4, width=6, members=3, pessimism=0.7, termination=True, scale_rewards=True),
     ],
 )
 def test_costs_and_gradients_are_those_of_the_steps(config: RSSMConfig, batch: tuple[int, ...]) -> None:
     generator = Generator().manual_seed(0)
     model = RSSM(3, 2, config, generator)
-    state = torch.randn(*batch, model.state_dim, generator=generator)
+    model.reward_scale.update(torch.tensor([30.0]))
+    state = torch.rand(*batch, model.state_dim, generator=generator)
     actions = torch.randn(*batch, 7, 4, 2, generator=generator).requires_grad_()
     got = FrozenRollout(model).sequence_cost(state, actions)
     states = state.unsqueeze(-2).expand(*batch, 7, -1)
@@ -91,6 +93,7 @@ def test_what_it_cannot_do_is_refused() -> None:
     [
         RSSMConfig(hidden=5, width=6, members=3, pessimism=0.7, residual=True, activation="gelu"),
         RSSMConfig(hidden=4, width=6, layers=1, activation="elu"),
+        RSSMConfig(hidden=4, width=6, members=2, pessimism=0.5, termination=True),
     ],
 )
 def test_rollouts_that_end_in_a_value_have_the_gradients_of_the_steps(

@@ -19,7 +19,7 @@ from dcem_lab.suite.agents.planner import Planner, PlannerConfig
 from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.agents.value_learner import ValueConfig, ValueLearner
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.replay import ReplayBuffer, shortest_sampled
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.training.fit import Fit
 from dcem_lab.training.learners import Learners
@@ -51,7 +51,7 @@ class AgentConfig:
         return {**context, **steps, "length": self.learning.length}
 
     def replay(
-        self, n_envs: int, obs_dim: int, action_dim: int, device: torch.device | str
+        self, n_envs: int, obs_dim: int, action_dim: int, terminates: bool, device: torch.device | str
     ) -> tuple[ReplayBuffer, int]:
         """An empty replay buffer, and the bytes of it that a checkpoint keeps; ValueError if too few.
 
@@ -59,8 +59,7 @@ class AgentConfig:
         for a chunk has up to L places, and a chunk of the episode before it one more.
         """
         capacity = max(2, self.collecting.replay_steps // n_envs)
-        # Episodes shorter than a chunk are never sampled: there is no need to keep count of them.
-        shortest = self.learning.length
+        shortest = shortest_sampled(self.learning.length, terminates)
         replay = ReplayBuffer(n_envs, capacity, obs_dim, action_dim, device, shortest)
         least = replay.state_bytes(min(capacity, 2 * max(self.lengths.values()) + 1)) / 1e6
         megabytes = self.collecting.checkpoint_mb
@@ -99,12 +98,15 @@ def build(
         for name in ("plan", "explore", "learn", "decode", "judge")
     }
     model = begin.model.to(device)
-    replay, checkpoint_bytes = config.replay(envs.num_envs, model.obs_dim, model.action_dim, device)
+    terminates = model.config.termination
+    replay, checkpoint_bytes = config.replay(
+        envs.num_envs, model.obs_dim, model.action_dim, terminates, device
+    )
     if begin.replay is not None:
         longest = max(config.lengths.values())
         replay.load_state_dict(begin.replay)
         replay.close_episodes()
-        if replay.n_starts(longest) == 0:
+        if replay.n_starts(longest, padded=terminates) == 0:
             raise ValueError(f"replay must hold an episode of more than {longest} steps, got none")
 
     model_learner = ModelLearner(model, replay, config.learning, random["learn"])
@@ -159,7 +161,8 @@ def build_offline(
         value = value.requires_grad_(False).to(device)
     model = model.requires_grad_(False).to(device)
     n_envs, capacity = replay["rewards"].shape
-    buffer = ReplayBuffer(n_envs, capacity, model.obs_dim, model.action_dim, device, config.context)
+    shortest = shortest_sampled(config.context, model.config.termination)
+    buffer = ReplayBuffer(n_envs, capacity, model.obs_dim, model.action_dim, device, shortest)
     buffer.load_state_dict(replay)
     decoder = config.decoder(model, planner.horizon, seeds["decoder"]).to(device)
     generator = Generator(device).manual_seed(seeds["decode"])

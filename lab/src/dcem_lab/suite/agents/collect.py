@@ -56,7 +56,7 @@ class Collector:
 
     Args:
         envs: E environments.
-        model: follows the episodes, and its normaliser learns from them.
+        model: follows the episodes, and its normaliser and reward scale learn from them.
         replay: where transitions go.
         noise: standard deviations (E,) of the exploration noise on each environment's actions.
         generator: of exploration noise and random actions, on the model's device.
@@ -80,7 +80,7 @@ class Collector:
         """Of the episodes that ended last, as many as there are environments; oldest first."""
         self.episodes = 0
         """How many have ended."""
-        changes = [*replay.state, *model.normalizer.buffers()]
+        changes = [*replay.state, *model.normalizer.buffers(), *model.reward_scale.buffers()]
         self._remember = capture(self._remember_one_by_one, changes=changes)
 
     def restart(self, seed: int) -> None:
@@ -105,8 +105,7 @@ class Collector:
     @torch.no_grad()
     def record(self, transition: Transition) -> None:
         """Remember the transition that the last actions led to. Does not wait for the device."""
-        told = transition.next_observations, transition.rewards, transition.ended, transition.observations
-        arrived = [on_device(part, self._noise.device) for part in told]
+        arrived = [on_device(part, self._noise.device) for part in transition]
         self._states = self._remember(self._states, self._observations, self._actions, *arrived)
         self._observations = arrived[-1]
         self._count(transition)
@@ -118,11 +117,13 @@ class Collector:
         actions: Tensor,
         next_observations: Tensor,
         rewards: Tensor,
+        terminated: Tensor,
         ended: Tensor,
         following: Tensor,
     ) -> Tensor:
-        self.replay.add(observations, actions, rewards, next_observations, ended)
+        self.replay.add(observations, actions, rewards, next_observations, ended, terminated)
         self.model.normalizer.update(next_observations)
+        self.model.reward_scale.update(rewards)
         return follow(self.model, states, actions, following, ended)
 
     def _count(self, transition: Transition) -> None:

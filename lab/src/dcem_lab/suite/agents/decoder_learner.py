@@ -135,14 +135,13 @@ class DecoderLearner(Fit):
             (config.states - n_starts, {"newest": config.recent or None}),
             (n_starts, {"from_start": True}),
         )
+        padded = self.model.config.termination
         chunks = [
-            self.replay.sample(count, config.context, self.generator, **kind)
+            self.replay.sample(count, config.context, self.generator, padded=padded, **kind)
             for count, kind in kinds
             if count
         ]
-        observations, actions = (
-            torch.cat([getattr(chunk, name) for chunk in chunks]) for name in ("observations", "actions")
-        )
+        observations, actions, _, terminated, valid = map(torch.cat, zip(*chunks, strict=True))
         state = self.model.initial(observations[:, 0])
         followed = [state]
         for t in range(config.context):
@@ -151,4 +150,6 @@ class DecoderLearner(Fit):
         step = torch.full((config.states,), config.context, device=state.device)
         drawn = torch.rand(n_starts, device=state.device, generator=self.generator)
         step[config.states - n_starts :] = (drawn * len(followed)).long().clamp(max=config.context)
+        if padded:  # there is nothing to plan at the end, or after it
+            step = torch.minimum(step, valid.sum(dim=1) - terminated.any(dim=1).long())
         return torch.stack(followed)[step, torch.arange(config.states, device=state.device)]

@@ -28,7 +28,7 @@ from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.gae import advantages
 from dcem_lab.suite.ppo_loss import clipped_fraction, clipped_loss, divergence, standardized, value_loss
-from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.replay import ReplayBuffer, shortest_sampled
 from dcem_lab.suite.rssm import RSSM, multistep_loss
 from dcem_lab.training.fit import descend
 from dcem_lab.training.modes import by_name
@@ -204,8 +204,10 @@ class Finetuner:
             loss = surrogate = clipped_loss(ratios, self._advantages[rows], config.clip)
             figures = {}
             if self._replay is not None:
-                chunk = self._replay.sample(config.batch, config.length, self._learn)
-                misfit, found = multistep_loss(self.policy.model, *chunk, generator=self._learn)
+                model = self.policy.model
+                padded = model.config.termination
+                chunk = self._replay.sample(config.batch, config.length, self._learn, padded=padded)
+                misfit, found = multistep_loss(model, *chunk, generator=self._learn)
                 loss = loss + config.likelihood * misfit
                 figures = {"model_loss": found["loss"]}
         norm = descend(loss, self._parameters, self.optimizer, config.grad_clip)
@@ -233,7 +235,7 @@ class Finetuner:
             model.obs_dim,
             model.action_dim,
             self.device,
-            shortest_episode=self.config.length,
+            shortest_sampled(self.config.length, model.config.termination),
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -51,8 +51,11 @@ class Guide(nn.Module):
 
     def observed(self, state: Tensor) -> Tensor:
         """What the members observe in states (..., s): (..., M, X)."""
-        model = self.model
-        return state.unflatten(-1, (model.config.members, model.member_dim))[..., model.config.hidden :]
+        H, X = self.model.config.hidden, self.model.features
+        return self._members(state)[..., H : H + X]
+
+    def _members(self, state: Tensor) -> Tensor:
+        return state.unflatten(-1, (self.model.config.members, self.model.member_dim))
 
     def act(self, state: Tensor) -> Tensor:
         """The actor's actions (..., m) in states (..., s)."""
@@ -62,6 +65,8 @@ class Guide(nn.Module):
         """What states (..., s) are worth (...), in units of the reward."""
         x = self.observed(state)
         q = self.value(x, self.value.actor(x))
+        if self.model.config.termination:  # nothing is earned after an end
+            q = q * self._members(state)[..., -1]
         q = q.movedim(0, -1).flatten(-2)
         if self.pessimism == 0:
             return q.mean(dim=-1)

@@ -53,11 +53,11 @@ class ModelLearner(Fit):
     ) -> None:
         super().__init__(model, config, generator, config.eps)
         self.model, self.replay, self.config = model, replay, config
-        self.average.normalizer = model.normalizer
+        self.average.normalizer, self.average.reward_scale = model.normalizer, model.reward_scale
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        config = self.config
+        config, padded = self.config, self.model.config.termination
         chunk = self.replay.sample_with_starts(
-            config.batch, config.length, self.generator, config.start_share
+            config.batch, config.length, self.generator, config.start_share, padded=padded
         )
         return multistep_loss(self.model, *chunk, generator=self.generator)

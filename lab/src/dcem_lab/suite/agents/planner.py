@@ -233,6 +233,7 @@ class _Imagination(FrozenRollout):
 
     def __init__(self, model: RSSM, dtype: torch.dtype) -> None:
         super().__init__(copy.deepcopy(model).requires_grad_(False).to(dtype))
+        self.model.reward_scale = model.reward_scale  # which learns, and keeps its precision
         self._original, self._dtype = model, dtype
 
     def refresh(self) -> None:

@@ -19,7 +19,8 @@ from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.rssm.nets import EnsembleMLP
 
 PARTS = ("decoder", "reward", "transition")
-"""What a controller's parameters are divided into; its transition is the GRU and the observation head."""
+"""What a controller's parameters are divided into; its transition is the GRU, the observation head and the
+termination head, where there is one."""
 
 
 class Policy(nn.Module):
@@ -106,7 +107,11 @@ class Policy(nn.Module):
         modules: dict[str, list[nn.Module]] = {
             "decoder": [self.decoder] if self.decoder is not None else [],
             "reward": [self.model.reward_head],
-            "transition": [self.model.gru, self.model.observation_head],
+            "transition": [
+                head
+                for head in (self.model.gru, self.model.observation_head, self.model.termination_head)
+                if head is not None
+            ],
         }
         trained = []
         for part, owners in modules.items():

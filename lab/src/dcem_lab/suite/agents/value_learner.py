@@ -130,7 +130,7 @@ class ValueLearner(Fit):
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         config, value = self.config, self.value
         chunk = self.replay.sample_with_starts(
-            config.batch, config.steps, self.generator, config.start_share, config.start_steps
+            config.batch, config.steps, self.generator, config.start_share, config.start_steps, padded=True
         )
         x, u, targets = self.targets(chunk)
         said = value.say(x, u)
@@ -149,24 +149,16 @@ class ValueLearner(Fit):
 
     @torch.no_grad()
     def targets(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-        """States x (B, X), the actions (B, m) taken there, and what to tell the critics about them (B,).
-
-        The last n − 1 steps of an episode begin no chunk of n. Where it terminated they must be learned all
-        the same, since nothing follows that could be asked instead: there, any step may be the first.
-        """
+        """States x (B, X), the actions (B, m) taken there, and what to tell the critics about them (B,)."""
         gamma, scale, bound = self.value.gamma, self.value.reward_scale, self.config.bound
-        x, over = self._normalizer.encode(chunk.observations), terminated(chunk)
-        batch, n = chunk.rewards.shape
-        drawn = torch.rand(batch, device=x.device, generator=self.generator)
-        first = torch.where(over, (drawn * n).long(), 0)
-        later = torch.arange(n, device=x.device) - first.unsqueeze(-1)
-        rewards = (chunk.rewards * torch.where(later < 0, 0.0, gamma**later)).sum(dim=-1)
+        x, over = self._normalizer.encode(chunk.observations), chunk.terminated.any(dim=1)
+        n = chunk.rewards.shape[1]
         behind = self._behind(x[:, -1])
         if bound is not None:
             behind = behind.clamp(max=bound)
-        targets = rewards + torch.where(over, 0.0, gamma ** (n - first) * behind)
-        row = torch.arange(batch, device=x.device)
-        return x[row, first], chunk.actions[row, first], scale * targets
+        powers = gamma ** torch.arange(n, device=x.device)
+        targets = (chunk.rewards * powers).sum(dim=1) + torch.where(over, 0.0, gamma**n * behind)
+        return x[:, 0], chunk.actions[:, 0], scale * targets
 
     def _behind(self, x: Tensor) -> Tensor:
         """What the averaged critics make of x (B, X), (B,), in units of the reward."""
@@ -178,8 +170,3 @@ class ValueLearner(Fit):
         # Two critics for every row: drawn so that nothing waits for the device.
         drawn = torch.rand(q.shape, device=q.device, generator=self.generator).topk(2, dim=0).indices
         return q.gather(0, drawn).amin(dim=0)
-
-
-def terminated(chunk: Chunk) -> Tensor:
-    """Whether the last step of every chunk ended its episode for good, (B,), and not by a time limit."""
-    return torch.zeros(len(chunk.rewards), dtype=torch.bool, device=chunk.rewards.device)

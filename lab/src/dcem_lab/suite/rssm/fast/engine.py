@@ -23,6 +23,7 @@ class Weights(NamedTuple):
     gates: Tensor  # (M, 4H), biases of the GRU
     observation: list[tuple[Tensor, Tensor]]  # H → … → P, without deviations
     reward: list[tuple[Tensor, Tensor]]  # H + P → … → 1
+    termination: list[tuple[Tensor, Tensor]]  # H + P → … → 1; empty without such a head
 
 
 class Engine(Protocol):
@@ -54,9 +55,9 @@ def total_cost(costs: Tensor, discount: float) -> Tensor:
 
 
 def last_states(model: RSSM, rows: Tensor, H: int, dtype: torch.dtype) -> Tensor:
-    """Rows [h, x, …] (M, n, H + P) as the model has its states, (n, s); H may be rounded up."""
+    """[h, x] (n, M, H + X) of rows [h, x, …] (M, n, H + P), whose H may be rounded up."""
     states = torch.cat([rows[..., : model.config.hidden], rows[..., H : H + model.features]], dim=-1)
-    return states.transpose(0, 1).to(dtype).flatten(1)
+    return states.transpose(0, 1).to(dtype)
 
 
 def check_sequences(model: RSSM, state: Tensor, actions: Tensor) -> None:

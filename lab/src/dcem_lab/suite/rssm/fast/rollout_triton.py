@@ -4,6 +4,7 @@ The kernels and what they rest on are in `rollout_kernels.py`; here are the weig
 shapes they are launched in. The oracle is `RSSM.step`.
 """
 
+import os
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,9 @@ LEAST, LIMIT = 128, 256  # units of a layer: a block of weights holds all of a u
 INPUT_LIMIT = 64  # features and actions
 PROCESSORS = 132  # of the GPU that the shapes below were measured on
 TEAM_ROWS = 16 * PROCESSORS  # up to so many trajectories, teams of programs share a tile
+TEAMS = os.environ.get("DCEM_TEAMS", "1") != "0"
+"""Whether teams may be used at all. Their programs wait for each other, so a GPU that several processes share
+wants DCEM_TEAMS=0: two kernels that have started by half could wait for ever."""
 
 
 class Shape(NamedTuple):
@@ -48,6 +52,8 @@ def fits(model: RSSM) -> bool:
     """Whether there is a `FusedRollout` of this model."""
     config, inputs = model.config, model.features + model.action_dim
     sizes = config.hidden, config.width
+    if config.termination:  # for which there is no kernel
+        return False
     return config.layers == 2 and LEAST <= min(sizes) <= max(sizes) <= LIMIT and inputs <= INPUT_LIMIT
 
 
@@ -64,9 +70,10 @@ class FusedRollout:
         config, inputs = model.config, model.features + model.action_dim
         if not fits(model):
             raise ValueError(
-                f"FusedRollout: model must have 2 layers, {LEAST} to {LIMIT} units in each and at most "
-                f"{INPUT_LIMIT} features and actions, got {config.layers} layers, {config.hidden} hidden "
-                f"units, width {config.width}, {inputs} features and actions"
+                f"FusedRollout: model must have 2 layers, {LEAST} to {LIMIT} units in each, at most "
+                f"{INPUT_LIMIT} features and actions and no termination head, got {config.layers} layers, "
+                f"{config.hidden} hidden units, width {config.width}, {inputs} features and actions, "
+                f"termination={config.termination}"
             )
         self.model, self.action_dim = model, model.action_dim
         self.hidden = H = _round_up(config.hidden)
@@ -115,10 +122,12 @@ class FusedRollout:
                     rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism,
                     M=config.members, TILE=128,
                 )  # fmt: skip
+        cost = model.reward_scale.decode(cost)
         if terminal_cost is None:
             return cost
         ends = last_states(model, trace[:, -1, : cost.numel()], self.hidden, state.dtype)
-        return cost + discount ** actions.shape[-2] * terminal_cost(ends.view(*cost.shape, model.state_dim))
+        ends = ends.reshape(*cost.shape, model.state_dim)
+        return cost + discount ** actions.shape[-2] * terminal_cost(ends)
 
     @torch.no_grad()
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,7 +150,7 @@ class FusedRollout:
         of_h, of_x, *reward = self._reward_weights
         reward = [torch.cat([of_h, of_x], dim=1), *reward]
         reward[4] = reward[4].unsqueeze(-1).to(of_h.dtype)
-        return Weights(hidden, inputs, gates, _pairs(observation), _pairs(reward))
+        return Weights(hidden, inputs, gates, _pairs(observation), _pairs(reward), [])
 
     def _imagine(self, state: Tensor, actions: Tensor, teams: bool) -> tuple[Tensor, Tensor]:
         """The trace (M, T + 1, R, H + PAD) of actions (*B, N, T, m), and its rewards (M, T, R)."""
@@ -149,7 +158,7 @@ class FusedRollout:
         n_samples, horizon, action_dim = actions.shape[-3:]
         members, rows = config.members, actions.numel() // (horizon * action_dim)
         H, W, PAD = sizes["H"], sizes["W"], sizes["PAD"]
-        roll = (_shape if teams else _shape_without_teams)(rows * members, PAD)
+        roll = (_shape if teams and TEAMS else _shape_without_teams)(rows * members, PAD)
         head = _reward_shape(rows * members * horizon, PAD)
         tiles = triton.cdiv(rows, roll.tile)
         slot_rows = tiles * roll.tile
