@@ -70,6 +70,7 @@ class Config(planet.Config):
 _TINY_PLANNER = replace(
     GUIDED, samples=12, elites=3, iterations=2, horizon=3, policy_plans=4, dtype="float32"
 )
+_GYM_PLANNER = replace(GUIDED, samples=48, elites=8, iterations=3, policy_plans=8, dtype="float32")
 
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {
@@ -78,6 +79,14 @@ PRESETS: dict[str, dict[str, object]] = {
         "planner": _TINY_PLANNER,
         "evaluation": _TINY_PLANNER,
         "value": ValueConfig(critics=3, width=16, batch=16, updates_per_step=1.0, start_share=0.25),
+    },
+    # For Gymnasium's tasks of few dimensions, on a CPU.
+    "gym": {
+        **planet.PRESETS["gym"],
+        "planner": _GYM_PLANNER,
+        "evaluation": _GYM_PLANNER,
+        "updates_per_step": 1.0,
+        "value": ValueConfig(width=64, batch=128, updates_per_step=4.0, start_share=0.25),
     },
     # Twice the updates of the model, which tasks with a long action repeat need.
     "best": {"updates_per_step": 2.0},
