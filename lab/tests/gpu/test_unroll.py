@@ -39,7 +39,7 @@ def make(recipe: str, size: str, dtype: torch.dtype) -> tuple[RSSM, tuple[Tensor
 
 def loss_and_gradients(model: RSSM, data: tuple[Tensor, ...], fast: bool) -> tuple[Tensor, ...]:
     generator = torch.Generator("cuda").manual_seed(1)
-    loss, _ = multistep_loss(model, *data, generator, fast)
+    loss, _ = multistep_loss(model, *data, generator=generator, fast=fast)
     return loss, *torch.autograd.grad(loss, list(model.parameters()))
 
 

@@ -94,6 +94,20 @@ def _averaged(folder: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(folder).tree["objects"]["agent"]["learners"]["model"]["average"]
 
 
+def test_a_task_whose_random_episodes_are_shorter_than_a_chunk_is_learned(tmp_path: Path) -> None:
+    words = ["task=InvertedPendulum-v5", "length=40", "loop.env_steps=400", "loop.eval_every=400"]
+    assert train(tmp_path / "run", *words) == exits.DONE
+    last = read_records(tmp_path / "run" / "log.jsonl")[-1]
+    assert last["updates"] > 150
+    assert np.isfinite(last["termination_loss"])
+    found = load(tmp_path / "run")
+    assert found.model.config.termination
+    assert found.replay is not None
+    assert found.replay["terminated"].any()
+    latent = ["embed", "preset=tiny", f"from={tmp_path / 'run'}", "loop.env_steps=20", "tensorboard=false"]
+    assert cli.main(["train", *latent, f"run_dir={tmp_path / 'latent'}"]) == exits.DONE
+
+
 def test_a_time_limit_stops_in_good_order(tmp_path: Path) -> None:
     assert train(tmp_path, "time_limit=0.01") == exits.INTERRUPTED
     assert load_checkpoint(tmp_path).step >= 1
@@ -145,11 +159,15 @@ def test_what_does_not_fit_is_refused_before_it_starts(
 
 
 def test_presets_are_what_they_say() -> None:
-    paper, best = (planet.Config(**planet.PRESETS[name]) for name in ("paper", "best"))
+    raw, paper, best = (planet.Config(**planet.PRESETS[name]) for name in ("paper-raw", "paper", "best"))
     assert (paper.planner.samples, paper.planner.elites, paper.planner.iterations) == (1000, 100, 10)
     assert paper.planner == paper.evaluation
     assert (paper.planner.horizon, paper.collecting.seed_episodes, paper.collecting.noise) == (12, 5, 0.3)
-    assert paper.world_model == RSSMConfig()
+    assert raw.world_model == RSSMConfig()
+    assert replace(paper, model=raw.model) == raw  # all that is chosen is in the model
+    model = paper.world_model
+    assert (model.members, model.pessimism, model.loss, model.predict_std) == (1, 0, "nll", True)
+    assert (model.normalize, model.std, model.sample, model.reward_weight) == (True, 0.01, False, 10)
     assert best.world_model.angles == (1,)  # cheetah's pitch
     assert replace(best, task="walker-walk").world_model.angles == ()
 

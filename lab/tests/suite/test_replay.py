@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import scipy.stats
 import torch
@@ -20,8 +22,9 @@ class Recorder:
         self.replay = replay
         self.streams: list[list[tuple[int, int, int]]] = [[] for _ in range(replay.n_envs)]
         self.now = [(env, 0, 0) for env in range(replay.n_envs)]
+        self.terminal: set[tuple[int, int, int]] = set()
 
-    def step(self, ended: list[bool]) -> None:
+    def step(self, ended: list[bool], terminated: list[bool] | None = None) -> None:
         reached = [(env, episode, t + 1) for env, episode, t in self.now]
         labels = torch.tensor(self.now, dtype=torch.float32)
         self.replay.add(
@@ -30,7 +33,9 @@ class Recorder:
             1000.0 * labels[:, 2] + labels[:, 0],
             torch.tensor(reached, dtype=torch.float32),
             torch.tensor(ended),
+            None if terminated is None else torch.tensor(terminated),
         )
+        self.terminal |= {label for label, over in zip(reached, terminated or [], strict=False) if over}
         for env, over in enumerate(ended):
             self.streams[env].append(self.now[env])
             self.now[env] = reached[env]
@@ -46,6 +51,19 @@ class Recorder:
             for (env, episode, t), later in zip(alive, alive[length:], strict=False):
                 if later == (env, episode, t + length) and not (from_start and t):
                     found.add((env, episode, t))
+        return found
+
+    def lengths(self, length: int, newest: int | None = None) -> dict[tuple[int, int, int], int]:
+        """Every padded chunk by its start: ``length``, or the steps until a termination that comes before."""
+        found = dict.fromkeys(self.starts(length), length)
+        for stream in self.streams:
+            alive = stream[-self.replay.capacity :]
+            for (env, episode, t), later in itertools.product(alive, range(1, length + 1)):
+                if (env, episode, t + later) in self.terminal:
+                    found[env, episode, t] = later
+        if newest is not None:
+            newer = {label for stream in self.streams for label in stream[-newest:]}
+            found = {(e, i, t): n for (e, i, t), n in found.items() if (e, i, t + n) in newer}
         return found
 
     def loaded(self, replay: ReplayBuffer, state: dict[str, torch.Tensor]) -> Recorder:
@@ -79,6 +97,30 @@ def check_chunk(chunk: Chunk, length: int) -> list[tuple[int, int, int]]:
     return [tuple(int(x) for x in row) for row in chunk.observations[:, 0].tolist()]
 
 
+def check_padded(recorder: Recorder, length: int, newest: int | None = None) -> None:
+    """Padded chunks are those of the lists, terminated where these say so, and nothing after that."""
+    expected = recorder.lengths(length, newest)
+    assert int(recorder.replay.n_starts(length, newest=newest, padded=True)) == len(expected)
+    if not expected:
+        return
+    chunk = recorder.replay.sample(4000, length, torch.Generator().manual_seed(0), newest=newest, padded=True)
+    starts = [tuple(int(x) for x in row) for row in chunk.observations[:, 0].tolist()]
+    assert set(starts) == set(expected)
+    for row, (env, episode, t) in enumerate(starts[:500]):
+        steps = expected[env, episode, t]
+        assert chunk.valid[row].tolist() == [i < steps for i in range(length)]
+        labels = [[env, episode, t + min(i, steps)] for i in range(length + 1)]
+        assert chunk.observations[row].tolist() == labels
+        ends = [(env, episode, t + i + 1) in recorder.terminal and i < steps for i in range(length)]
+        assert chunk.terminated[row].tolist() == ends
+    after = ~chunk.valid
+    assert (chunk.actions[after] == 0).all()
+    assert (chunk.rewards[after] == 0).all()
+    taken = chunk.observations[:, :-1][chunk.valid]
+    torch.testing.assert_close(chunk.rewards[chunk.valid], 1000.0 * taken[..., 2] + taken[..., 0])
+    torch.testing.assert_close(chunk.actions[chunk.valid], -taken[..., :2] - 100.0 * taken[..., 2:])
+
+
 def recorded(
     n_envs: int = 2, capacity: int = 40, n_steps: int = 100, lengths: tuple[int, ...] = (7, 5)
 ) -> Recorder:
@@ -109,6 +151,37 @@ def test_chunks_are_exactly_the_runs_of_steps_within_one_episode(data: st.DataOb
     # Missing one of at most 75 starts in 4,000 uniform draws has a probability below 1e-20.
     chunk = recorder.replay.sample(4000, length, generator)
     assert set(check_chunk(chunk, length)) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_padded_chunks_are_cut_short_by_terminations_and_by_nothing_else(data: st.DataObject) -> None:
+    n_envs = data.draw(st.integers(1, 3))
+    recorder = Recorder(ReplayBuffer(n_envs, data.draw(st.integers(2, 25)), 3, 2, shortest_episode=1))
+    random = data.draw(st.randoms(use_true_random=False))
+    for _ in range(data.draw(st.integers(1, 60))):
+        ended = [random.random() < 0.3 for _ in range(n_envs)]
+        recorder.step(ended, [over and random.random() < 0.7 for over in ended])
+    length, newest = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([None, 1, 4]))
+    check_padded(recorder, length, newest)
+    state = recorder.replay.state_dict()
+    twin = recorder.loaded(ReplayBuffer(n_envs, 25, 3, 2, shortest_episode=1), state)
+    twin.terminal = recorder.terminal
+    check_padded(twin, length, newest)
+    without = {name: x for name, x in state.items() if name != "terminated"}
+    recorder.replay.load_state_dict(without)
+    recorder.terminal.clear()
+    check_padded(recorder, length, newest)
+
+
+def test_an_unfinished_episode_is_closed_without_a_termination() -> None:
+    recorder = Recorder(ReplayBuffer(1, 20, 3, 2, shortest_episode=1))
+    for t in range(5):
+        recorder.step([t == 2], [t == 2])
+    recorder.replay.close_episodes()
+    assert recorder.replay.sample(50, 1).terminated.any()
+    recorder.replay.close_episodes()  # of which nothing has begun
+    check_padded(recorder, 3)
 
 
 def test_every_start_is_equally_likely() -> None:
@@ -277,7 +350,8 @@ def test_bad_calls_are_named() -> None:
             ReplayBuffer(observation_size=3, action_size=2, **arguments)
     replay = recorded().replay
     good = [torch.zeros(2, 3), torch.zeros(2, 2), torch.zeros(2), torch.zeros(2, 3), torch.zeros(2).bool()]
-    names = ["observations", "actions", "rewards", "next_observations", "ended"]
+    good.append(torch.zeros(2).bool())
+    names = ["observations", "actions", "rewards", "next_observations", "ended", "terminated"]
     for i, name in enumerate(names):
         with pytest.raises(ValueError, match=rf"^{name} must have shape \(2.*got \(3"):
             replay.add(*[torch.zeros(3, 1) if j == i else x for j, x in enumerate(good)])
@@ -320,4 +394,4 @@ def test_add_and_sample_are_captured_in_a_cuda_graph() -> None:
 @pytest.mark.gpu
 def test_with_nothing_to_sample_a_device_gives_nan() -> None:
     replay = ReplayBuffer(2, 40, 3, 2, device="cuda")
-    assert all(x.isnan().all() for x in replay.sample(4, 3))
+    assert all(x.isnan().all() for x in replay.sample(4, 3)[:3])

@@ -18,6 +18,7 @@ from dcem_lab.suite.agents import (
     LearningConfig,
     Planet,
     PlannerConfig,
+    ValueConfig,
     build,
 )
 from dcem_lab.suite.agents.build import spread
@@ -37,6 +38,7 @@ def make_planet(
     model: RSSMConfig = MODEL,
     planner: PlannerConfig = PLANNER,
     decoder: DecoderConfig | None = None,
+    value: ValueConfig | None = None,
     learning: LearningConfig = LEARNING,
     collecting: CollectingConfig = COLLECTING,
     envs: int = 2,
@@ -50,7 +52,7 @@ def make_planet(
     """In planes with episodes of so many steps; `changes` are to the settings of learning and collecting."""
     ours = {name: value for name, value in changes.items() if hasattr(learning, name)}
     theirs = {name: value for name, value in changes.items() if name not in ours}
-    config = AgentConfig(replace(learning, **ours), replace(collecting, **theirs), planner, decoder)
+    config = AgentConfig(replace(learning, **ours), replace(collecting, **theirs), planner, decoder, value)
     first = RSSM(2, 2, model, Generator().manual_seed(spread(seed)["model"]))
     begin = Beginning(first, first_decoder, replay, seed_planner)
     return build(ParallelEnv(functools.partial(Plane, episode), envs), config, begin, seed, device)

@@ -174,10 +174,11 @@ def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) 
     for name, text in (
         ("--samples", "N, candidates in an iteration of the planner"),
         ("--elites", "k, how many of them the next iteration starts from"),
-        ("--iterations", "T, iterations of the planner"),
+        ("--iterations", "T, iterations of the planner; 0 for the policy alone, where there is one"),
         ("--horizon", "H, actions that it looks ahead; a decoder has its own"),
     ):
-        parser.add_argument(name, type=positive, metavar=text[0], help=text)
+        kind = not_negative if name == "--iterations" else positive
+        parser.add_argument(name, type=kind, metavar=text[0], help=text)
     parser.add_argument(
         "--tau", type=float, metavar="TAU", help="temperature of the planner's soft top-k; 0 for the hard one"
     )

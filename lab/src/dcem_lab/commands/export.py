@@ -58,7 +58,7 @@ def _keeper(experiment: str) -> Keep:
         from dcem_lab.cartpole import baselines
 
         return baselines.keep
-    if experiment in ("planet", "embed", "ppo"):
+    if experiment in ("agent", "planet", "embed", "ppo"):
         from dcem_lab.suite import results
 
         return results.keep

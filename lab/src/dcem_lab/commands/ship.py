@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "config and SHA-256 in one manifest.",
         _EXAMPLES,
     )
-    parser.add_argument("run", metavar="RUN", help="a run folder of planet, embed, ppo or the cartpole")
+    parser.add_argument("run", metavar="RUN", help="a run of agent, planet, embed, ppo or the cartpole")
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits, '.', '_' and '-'")
     parser.add_argument(
         "--snapshot",

@@ -20,9 +20,12 @@ from dcem_lab.suite.agents import (
     Offline,
     Planet,
     PlannerConfig,
+    Value,
+    ValueConfig,
     build,
     build_offline,
 )
+from dcem_lab.suite.envs.dmc import ControlEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.online import (
     DEVICES,
@@ -31,6 +34,7 @@ from dcem_lab.suite.online import (
     require_replay,
     require_room,
     training_device,
+    value_for,
 )
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.trained import Trained, load, load_from
@@ -57,11 +61,13 @@ class Config(LearningConfig):
             seed episodes, if there are any.
         keep_replay: start with its replay buffer, instead of seed episodes, which a source of phase 1
             controls itself where its model is kept; else their actions are random.
+        keep_value: plan with its value, where it has one, and let that go on learning.
         offline: learn the decoder on its replay buffer alone, without an environment (Algorithm 2), in as
             many updates as `env_steps` would come with.
         pessimism: of the planner's reward; null for that of the model to start from.
         planner: how to plan, in the latent space, while learning, collecting and evaluating.
         decoder: the decoder, and how it learns.
+        value: how a value goes on learning, where there is one; its networks are those of the source.
         collecting: exploration and memory.
         loop: the loop around the agent.
     """
@@ -72,6 +78,7 @@ class Config(LearningConfig):
     keep_model: bool = True
     keep_decoder: bool = False
     keep_replay: bool = True
+    keep_value: bool = True
     offline: bool = False
     pessimism: float | None = setting(None, least=0)
     updates_per_step: float = _learning("updates_per_step", 2.0)
@@ -81,6 +88,7 @@ class Config(LearningConfig):
         default_factory=lambda: PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
     )
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    value: ValueConfig = field(default_factory=lambda: ValueConfig(start_share=0.25))
     collecting: CollectingConfig = field(default_factory=lambda: CollectingConfig(noise_from_zero=True))
     loop: StepLoopConfig = field(default_factory=lambda: StepLoopConfig(env_steps=500_000))
 
@@ -95,10 +103,13 @@ class Config(LearningConfig):
         require(self.planner.tau > 0 or self.decoder.backward == "detach", "planner.tau", self.planner.tau,
                 "positive unless decoder.backward is detach: the hard top-k passes no gradient")  # fmt: skip
 
-    @property
-    def agent(self) -> AgentConfig:
-        """The agent that learns online, all but its world model."""
-        return AgentConfig(self, self.collecting, self.planner, self.decoder)
+    def agent_for(self, env: ControlEnv, value: Value | None) -> AgentConfig:
+        """The agent that learns online in an environment of the task, all but its world model."""
+        learning = None
+        if value is not None:
+            theirs = {name: value.settings[name] for name in self.value.NETWORK}
+            learning = value_for(replace(self.value, **theirs), env)
+        return AgentConfig(self, self.collecting, self.planner, self.decoder, learning)
 
 
 PRESETS: dict[str, dict[str, object]] = {
@@ -120,6 +131,13 @@ PRESETS: dict[str, dict[str, object]] = {
         "decoder": DecoderConfig(average=0.999),
         "updates_per_step": 0.5,
     },
+    # Corrections of the policy's plan, from a source with a value.
+    "value": {
+        "planner": PlannerConfig(samples=100, elites=10, iterations=5, horizon=6, tau=0.2, dtype="float16"),
+        "decoder": DecoderConfig(residual=True, average=0.999, start_share=0.25),
+        "collecting": CollectingConfig(noise_from_zero=True, policy_share=0.25),
+        "start_share": 0.2,
+    },
 }
 
 
@@ -127,32 +145,45 @@ def check(config: Config) -> None:
     """ValueError unless there is a source that this config can start from."""
     source = load_from(config.source)
     first_decoder(source, config)
-    if not config.offline:
-        with closing(source.environment()()) as env:
-            require_room(env, config.loop.n_envs, config.agent, source.model.config)
-    _replay(config, source)
+    value = source.value if config.keep_value else None
+    for name, wanted in (
+        ("decoder.residual", config.decoder.residual),
+        ("policy_share", config.collecting.policy_share > 0),
+    ):
+        require(not wanted or value is not None, name, wanted, f"left out: {config.source} has no value")
+    with closing(source.environment()()) as env:
+        settings = config.agent_for(env, value)
+        if not config.offline:
+            require_room(env, config.loop.n_envs, settings, source.model.config)
+    _replay(config, source, settings)
 
 
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
     device, loop, source = training_device(config.device), config.loop, load(config.source)
-    model, replay, make = first_model(source, config), _replay(config, source), source.environment()
-    with closing(make()) as probe:
-        action_repeat = probe.action_repeat
+    model, make, value = first_model(source, config), source.environment(), None
+    if config.keep_value:
+        value = source.value
+    with closing(make()) as env:
+        settings, schedule = config.agent_for(env, value), loop.schedule(env.action_repeat)
+    replay = _replay(config, source, settings)
     agent: Planet | Offline
     with ExitStack() as stack:
         if config.offline:
             assert replay is not None
-            agent = build_offline(model, replay, config.decoder, config.planner, config.seed, device)
+            agent = build_offline(model, replay, config.decoder, config.planner, config.seed, device, value)
         else:
             envs = stack.enter_context(closing(ParallelEnv(make, loop.n_envs, loop.n_workers)))
             # A source of phase 1 plans the seed episodes as it was made to: over action sequences.
-            theirs = source.planner if config.keep_model and source.decoder is None else None
-            begin = Beginning(model, first_decoder(source, config), replay, theirs)
-            agent = build(envs, config.agent, begin, config.seed, device)
-        trained = Trained(source.task, source.action_repeat, config.planner, agent.model, agent.decoder)
+            whole = config.keep_model and value is source.value
+            theirs = source.planner if whole and source.decoder is None else None
+            begin = Beginning(model, first_decoder(source, config), replay, theirs, value)
+            agent = build(envs, settings, begin, config.seed, device)
+        trained = Trained(
+            source.task, source.action_repeat, config.planner, agent.model, agent.decoder, agent.value
+        )
         evaluate = stack.enter_context(evaluations(trained, make, loop))
-        train(run, agent, trained, evaluate, loop.schedule(action_repeat))
+        train(run, agent, trained, evaluate, schedule)
 
 
 def first_model(source: Trained, config: Config) -> RSSM:
@@ -186,10 +217,10 @@ def first_decoder(source: Trained, config: Config) -> Decoder | None:
     return theirs
 
 
-def _replay(config: Config, source: Trained) -> dict[str, Tensor] | None:
+def _replay(config: Config, source: Trained, settings: AgentConfig) -> dict[str, Tensor] | None:
     """The replay buffer to begin with, if it is not a new one."""
     if not config.keep_replay:
         return None
     if config.offline:
         return require_replay(source, config.source, None, {"decoder.context": config.decoder.context})
-    return require_replay(source, config.source, config.loop.n_envs, config.agent.lengths)
+    return require_replay(source, config.source, config.loop.n_envs, settings.lengths)

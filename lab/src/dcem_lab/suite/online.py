@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -15,16 +15,19 @@ from torch import Tensor
 
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents import AgentConfig, Controller, LearningConfig
+from dcem_lab.suite.agents import AgentConfig, Controller, LearningConfig, ValueConfig
 from dcem_lab.suite.agents.controller import flat_size
-from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite.envs.dmc import ControlEnv, DMCEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.replay import ReplayBuffer, shortest_sampled
 from dcem_lab.suite.rssm import RSSMConfig
 from dcem_lab.suite.trained import Trained
 from dcem_lab.training.loop import Schedule, every
 
 DEVICES = ("auto", "cpu", "cuda")
+
+MEMORY = 200
+"""Environment steps after which a reward counts 1/e, where the discount is left to the task."""
 
 SELECTION_SEED = 2_000_000
 """Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
@@ -81,6 +84,15 @@ class StepLoopConfig(LoopConfig):
         )
 
 
+def value_for(config: ValueConfig, env: ControlEnv) -> ValueConfig:
+    """How a value learns on that task, with the discount and the bound that are left to it."""
+    gamma = config.gamma if config.gamma is not None else max(0.0, 1 - env.action_repeat / MEMORY)
+    bound = config.bound
+    if bound is None and isinstance(env, DMCEnv):
+        bound = env.action_repeat / (1 - gamma)
+    return replace(config, gamma=gamma, bound=bound)
+
+
 def require_chunks(env: ControlEnv, n_envs: int, replay_steps: int, lengths: Mapping[str, int]) -> None:
     """Chunks of these lengths, by setting, must fit into an episode and an environment's share of replay."""
     longest = env.episode_actions
@@ -96,7 +108,7 @@ def require_room(env: ControlEnv, n_envs: int, config: AgentConfig, model: RSSMC
     """The chunks that an agent learns on must fit into what there is, and into a checkpoint."""
     require_chunks(env, n_envs, config.collecting.replay_steps, config.lengths)
     sizes = flat_size(env.observation_space), flat_size(env.action_space)
-    config.replay(n_envs, *sizes, "meta")  # its size is all that matters
+    config.replay(n_envs, *sizes, env.terminates, "meta")  # its size is all that matters
     require_distance(config.learning, model)
 
 
@@ -115,13 +127,13 @@ def require_replay(
         raise ValueError(f"keep_replay must be false: {name} has no replay buffer")
     theirs, capacity = replay["rewards"].shape
     require(n_envs in (theirs, None), "n_envs", n_envs, f"{theirs}, as in the replay of {name} that is kept")
-    buffer = ReplayBuffer(
-        theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=min(lengths.values())
-    )
+    padded = model.config.termination
+    shortest = shortest_sampled(min(lengths.values()), padded)
+    buffer = ReplayBuffer(theirs, capacity, model.obs_dim, model.action_dim, shortest_episode=shortest)
     buffer.load_state_dict(replay)
     buffer.close_episodes()
     for field, length in lengths.items():
-        fits = int(buffer.n_starts(length)) > 0
+        fits = int(buffer.n_starts(length, padded=padded)) > 0
         require(fits, field, length, f"below the steps of some episode in the replay of {name}")
     return replay
 

@@ -96,7 +96,7 @@ PRESETS: dict[str, dict[str, object]] = {
 def check(config: Config) -> None:
     """The source must be there, and have the parts that are to be trained."""
     source, learning = load_from(config.source, config.snapshot, **config.planner.given()), config.learning
-    Policy(source.model, source.decoder, source.planner).train_only(learning.parts)
+    Policy(source.model, source.decoder, source.planner, value=source.value).train_only(learning.parts)
     with closing(source.environment()()) as env:
         actions, distance = _actions(config, env), source.model.config.distance
         if learning.likelihood:
@@ -135,6 +135,7 @@ def run(config: Config, run: Run) -> None:
             actions,
             config.seed,
             device,
+            trained.value,
         )
         train(run, agent, trained, evaluate, schedule)
 

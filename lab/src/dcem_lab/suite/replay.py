@@ -25,6 +25,18 @@ class Chunk(NamedTuple):
     """(batch, length, m)"""
     rewards: Tensor
     """(batch, length)"""
+    terminated: Tensor
+    """(batch, length): whether the step ended the episode for good, not by a time limit"""
+    valid: Tensor
+    """(batch, length): false after the end, where a last observation is repeated and all else is zero"""
+
+
+def shortest_sampled(length: int, padded: bool) -> int:
+    """How many steps an episode has at least that chunks of ``length`` are taken from, on average.
+
+    Unless padded, shorter ones are never sampled: there is no need to keep count of them.
+    """
+    return min(5, length) if padded else length
 
 
 class ReplayBuffer:
@@ -69,6 +81,7 @@ class ReplayBuffer:
         self._episode = count.clone()  # episodes ever finished: the number of the open one
         self._first = count[:, None].repeat(1, self._max_episodes)  # position of the first observation
         self._end = self._first.clone()  # one past the position of the last
+        self._terminated = torch.zeros_like(self._first, dtype=torch.bool)  # ended, and not by a time limit
         self._rows = torch.arange(n_envs, device=device)
 
     @property
@@ -86,19 +99,28 @@ class ReplayBuffer:
         return int(self.n_starts(1))
 
     def add(
-        self, observations: Tensor, actions: Tensor, rewards: Tensor, next_observations: Tensor, ended: Tensor
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        rewards: Tensor,
+        next_observations: Tensor,
+        ended: Tensor,
+        terminated: Tensor | None = None,
     ) -> None:
         """One step of every environment.
 
         ``observations`` (n_envs, n), the ``actions`` (n_envs, m) taken there, the ``rewards`` (n_envs,)
-        received, the ``next_observations`` (n_envs, n) reached and whether the episode ``ended`` (n_envs,)
-        there. Where it did not, the next call must bring the same observations again, as its first argument.
+        received, the ``next_observations`` (n_envs, n) reached, whether the episode ``ended`` (n_envs,)
+        there, and whether it was ``terminated`` (n_envs,) by the task: a time limit alone ends all without.
+        Where it did not end, the next call must bring the same observations again, as its first argument.
         """
         observations = self._checked("observations", observations, self._observations[:, 0])
         actions = self._checked("actions", actions, self._actions[:, 0])
         rewards = self._checked("rewards", rewards, self._rewards[:, 0])
         next_observations = self._checked("next_observations", next_observations, self._observations[:, 0])
         ended = self._checked("ended", ended, self._written).bool()
+        terminated = torch.zeros_like(ended) if terminated is None else terminated
+        terminated = self._checked("terminated", terminated, ended)
 
         place = self._written % self.capacity
         self._observations[self._rows, place] = observations
@@ -110,12 +132,15 @@ class ReplayBuffer:
         self._observations[self._rows, place] = torch.where(ended[:, None], next_observations, kept)
         self._written += ended
 
-        self._end[self._rows, self._episode % self._max_episodes] = self._written
+        entry = self._episode % self._max_episodes
+        self._end[self._rows, entry] = self._written
+        self._terminated[self._rows, entry] = terminated & ended
         self._episode += ended
         entry = self._episode % self._max_episodes
         kept = self._first[self._rows, entry]
         self._first[self._rows, entry] = torch.where(ended, self._written, kept)
         self._end[self._rows, entry] = self._written
+        self._terminated[self._rows, entry] = False
 
     def close_episodes(self) -> None:
         """End every open episode at its last observation that is stored, because another will begin."""
@@ -124,27 +149,36 @@ class ReplayBuffer:
         entry = self._episode % self._max_episodes
         self._first[self._rows, entry] = self._written
         self._end[self._rows, entry] = self._written
+        self._terminated[self._rows, entry] = False
 
-    def n_starts(self, length: int, from_start: bool = False, newest: int | None = None) -> Tensor:
+    def n_starts(
+        self, length: int, from_start: int = False, newest: int | None = None, padded: bool = False
+    ) -> Tensor:
         """How many different chunks of that length can be sampled, () on the device."""
-        return self._starts(length, from_start, newest)[1].sum()
+        return self._starts(length, from_start, newest, padded)[1].sum()
 
     def sample(
         self,
         batch: int = 50,
         length: int = 50,
         generator: torch.Generator | None = None,
-        from_start: bool = False,
+        from_start: int = False,
         newest: int | None = None,
+        padded: bool = False,
     ) -> Chunk:
         """``batch`` chunks of ``length`` steps, drawn uniformly from all that lie within one episode.
 
-        With ``from_start``, from those with which an episode begins; with ``newest``, from those whose end is
-        one of the so many newest observations of its environment. Open episodes take part as far as they have
-        come. When there is no such chunk, this raises on the CPU; elsewhere, where finding out would
-        wait for the device, the chunks are NaN: see :meth:`n_starts`.
+        With ``from_start``, from those with which an episode begins, or from those that begin within so many
+        of its first steps; with ``newest``, from those whose end is one of the so many newest observations of
+        its environment. Open episodes take part as far as they have come. When there is no such chunk, this
+        raises on the CPU; elsewhere, where finding out would wait for the device, the chunks are NaN: see
+        :meth:`n_starts`.
+
+        With ``padded``, chunks may also start so late that a termination cuts them short: the steps missing
+        after it are not `Chunk.valid`. Then the steps before a termination are drawn as often as others, and
+        episodes shorter than a chunk are drawn at all.
         """
-        first, starts = self._starts(length, from_start, newest)
+        first, starts = self._starts(length, from_start, newest, padded)
         ends = starts.flatten().cumsum(0)
         n_starts = ends[-1]
         on_cpu = self.device.type == "cpu"
@@ -155,15 +189,40 @@ class ReplayBuffer:
         pick = torch.minimum(pick.long(), n_starts - 1)
         entry = torch.searchsorted(ends, pick, right=True)
         begin = (first - ends.view_as(starts) + starts).flatten()[entry] + pick
-        steps = torch.arange(length + 1, device=self.device)
+        position = begin[:, None] + torch.arange(length + 1, device=self.device)
+        last = self._end.flatten()[entry][:, None] - 1
+        after = position[:, :-1] >= last
         env = (entry // self._max_episodes)[:, None]
-        place = env * self.capacity + (begin[:, None] + steps) % self.capacity
-        chunk = Chunk(
+        place = env * self.capacity + torch.minimum(position, last) % self.capacity
+        observations, actions, rewards = (
             _gather(self._observations, place),
-            _gather(self._actions, place[:, :-1]),
-            _gather(self._rewards, place[:, :-1]),
+            _gather(self._actions, place[:, :-1]).masked_fill(after[..., None], 0),
+            _gather(self._rewards, place[:, :-1]).masked_fill(after, 0),
         )
-        return chunk if on_cpu else Chunk(*(x.masked_fill(n_starts == 0, torch.nan) for x in chunk))
+        if not on_cpu:
+            observations, actions, rewards = (
+                x.masked_fill(n_starts == 0, torch.nan) for x in (observations, actions, rewards)
+            )
+        terminated = self._terminated.flatten()[entry][:, None] & (position[:, 1:] == last)
+        return Chunk(observations, actions, rewards, terminated, ~after)
+
+    def sample_with_starts(
+        self,
+        batch: int,
+        length: int,
+        generator: torch.Generator | None = None,
+        share: float = 0.0,
+        from_start: int = 1,
+        padded: bool = False,
+    ) -> Chunk:
+        """Like `sample`, but a share of the chunks, the last ones, begins within an episode's first steps."""
+        early = round(share * batch)
+        parts = [
+            self.sample(count, length, generator, where, padded=padded)
+            for count, where in ((batch - early, 0), (early, from_start))
+            if count
+        ]
+        return parts[0] if len(parts) == 1 else Chunk(*map(torch.cat, zip(*parts, strict=True)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything, without the memory not yet used. Reads from the device."""
@@ -194,6 +253,8 @@ class ReplayBuffer:
         A whole state gives the same chunks from the same random numbers as the buffer it came from.
         """
         ours = self._tensors()
+        if "terminated" not in state and "first" in state:  # saved before terminations were told apart
+            state = {**state, "terminated": torch.zeros_like(state["first"], dtype=torch.bool)}
         if state.keys() != ours.keys():
             raise ValueError(f"state must have the entries {', '.join(ours)}, got {', '.join(state)}.")
         for name, x in ours.items():
@@ -208,7 +269,9 @@ class ReplayBuffer:
         for name, x in _fitted(state, self.capacity, self._max_episodes).items():
             ours[name].copy_(x)  # in place: a captured graph holds these addresses
 
-    def _starts(self, length: int, from_start: bool, newest: int | None) -> tuple[Tensor, Tensor]:
+    def _starts(
+        self, length: int, from_start: int, newest: int | None, padded: bool
+    ) -> tuple[Tensor, Tensor]:
         """Of each episode in the table, the first position to start from and the number of chunks."""
         for name, value in (("length", length), ("newest", newest)):
             if value is not None and value < 1:
@@ -216,9 +279,13 @@ class ReplayBuffer:
         first = torch.maximum(self._first, self._oldest_kept()[:, None])
         if newest is not None:
             first = torch.maximum(first, (self._written - newest - length)[:, None])
-        starts = (self._end - first - length).clamp(min=0)
+        # The shortest chunk that may be taken from each episode: of one step where it may be cut short.
+        least = torch.where(self._terminated, 1, length) if padded else length
+        starts = (self._end - first - least).clamp(min=0)
+        if padded and newest is not None:
+            starts = starts * (self._end > (self._written - newest)[:, None])
         if from_start:
-            starts = starts.clamp(max=1) * (first == self._first)
+            starts = starts.clamp(max=int(from_start)) * (first == self._first)
         return first, starts
 
     def _oldest_kept(self) -> Tensor:
@@ -245,6 +312,7 @@ class ReplayBuffer:
             "episode": self._episode,
             "first": self._first,
             "end": self._end,
+            "terminated": self._terminated,
         }
 
     def _state(self, capacity: int) -> dict[str, Tensor]:
@@ -269,6 +337,7 @@ def _fitted(state: dict[str, Tensor], capacity: int, max_episodes: int) -> dict[
         "episode": state["episode"].clone(),
         "first": _ring(state["first"], episodes, max_episodes),
         "end": _ring(state["end"], episodes, max_episodes),
+        "terminated": _ring(state["terminated"], episodes, max_episodes),
     }
 
 

@@ -16,8 +16,8 @@ from dcem_lab.runs.folder import LOG
 from dcem_lab.suite.agents import Episode, PlannerConfig
 from dcem_lab.suite.trained import Trained
 
-CONTROLLERS = {"planet": "full-cem", "embed": "latent-dcem", "ppo": "latent-dcem-ppo"}
-"""What the controllers of the three phases are called in the table."""
+CONTROLLERS = {"agent": "full-cem", "planet": "full-cem", "embed": "latent-dcem", "ppo": "latent-dcem-ppo"}
+"""What controllers are called in the table, by experiment; those with a value have -value behind that."""
 
 _CURVE = {
     "env_steps": "env_steps",
@@ -27,7 +27,10 @@ _CURVE = {
     "eval/mean": "eval_mean",
     "eval/median": "eval_median",
 }
-_CURVE_OF = {"embed": {**_CURVE, "decoder/cost": "decoder_cost"}}
+_CURVE_OF = {
+    "agent": {**_CURVE, "value/value": "value"},
+    "embed": {**_CURVE, "decoder/cost": "decoder_cost"},
+}
 
 
 class Row(NamedTuple):
@@ -55,9 +58,10 @@ def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
 
 def controller_of(trained: Trained) -> str:
     """What a controller is called in the table."""
+    name = CONTROLLERS[trained.experiment]
     if trained.experiment == "ppo" and trained.decoder is None:
-        return "full-cem-ppo"
-    return CONTROLLERS[trained.experiment]
+        name = "full-cem-ppo"
+    return name if trained.value is None else f"{name}-value"
 
 
 def add_episodes(

@@ -23,7 +23,9 @@ from dcem_lab.runs import CheckpointError, RunError, load_checkpoint, read_recor
 from dcem_lab.runs.config import to_json
 from dcem_lab.runs.record import RECORD
 from dcem_lab.suite import trust
-from dcem_lab.suite.agents import Controller, PlannerConfig
+from dcem_lab.suite.agents import Controller, PlannerConfig, Value
+from dcem_lab.suite.agents.planner import GUIDED
+from dcem_lab.suite.agents.residual_decoder import stored_decoder
 from dcem_lab.suite.envs.dmc import ControlEnv, make_env
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 
@@ -47,6 +49,8 @@ class Trained:
         planner: how it plans when it is evaluated, in latent space where there is a decoder.
         model: the world model that plans; its config has the pessimism to plan with.
         decoder: the decoder that plans; None for one that plans over action sequences.
+        value: critics at the end of its plans, and an actor to start them from; None to plan to the horizon
+            alone.
         replay: the state of the replay buffer (`ReplayBuffer.load_state_dict`); None where none was kept.
         experiment, config: what trained it, as JSON; empty while it is being trained.
         score: of the best evaluation so far.
@@ -57,6 +61,7 @@ class Trained:
     planner: PlannerConfig
     model: RSSM
     decoder: Decoder | None = None
+    value: Value | None = None
     replay: dict[str, Tensor] | None = None
     experiment: str = ""
     config: dict[str, Any] = field(default_factory=dict)
@@ -66,7 +71,7 @@ class Trained:
     @property
     def networks(self) -> dict[str, nn.Module | None]:
         """All that has weights, by the names under which these are kept."""
-        return {"model": self.model, "decoder": self.decoder}
+        return {"model": self.model, "decoder": self.decoder, "value": self.value}
 
     @property
     def description(self) -> dict[str, Any]:
@@ -77,6 +82,7 @@ class Trained:
             "model": to_json(self.model.config),
             "planner": to_json(self.planner),
             "decoder": self.decoder.settings if self.decoder is not None else None,
+            "value": self.value.settings if self.value is not None else None,
         }
 
     def to(self, device: torch.device) -> Trained:
@@ -92,7 +98,7 @@ class Trained:
 
     def controller(self) -> Controller:
         """What plays."""
-        return Controller(self.model, self.planner, decoder=self.decoder)
+        return Controller(self.model, self.planner, decoder=self.decoder, value=self.value)
 
     def ship(self, name: str, folder: Path | str = pretrained.FOLDER) -> Path:
         """Keep the weights under a name that `load` takes; returns the file."""
@@ -144,7 +150,8 @@ def load(
         run_or_name: a run folder, or a name that `dcem_lab.pretrained` knows.
         snapshot: the weights that were ``best`` at an evaluation while training, or the ``last``; what ships
             has only one of them.
-        full_space: leave the decoder of a latent one away, and plan as much as the paper's full CEM.
+        full_space: leave the decoder of a latent one away, and plan as much as the paper's full CEM, or as
+            an agent with a value does.
         planner: changes to how it plans (``samples=100``). Only what a file asks for has limits.
     """
     require(snapshot in SNAPSHOTS, "snapshot", snapshot, f"one of {', '.join(SNAPSHOTS)}")
@@ -220,26 +227,39 @@ def _put_together(
     task, repeat = description["task"], description["action_repeat"]
     trust.check_task(task, repeat)
     asked, settings = description["planner"], description["decoder"]
+    judging = description.get("value")  # older files have none
     if full_space:
         if settings is None:
             raise ValueError(
                 f"full_space must be left out for {name}: it is for latent controllers, "
                 "and this one has no decoder"
             )
-        asked, settings = {key: asked[key] for key in ("horizon", "dtype") if key in asked}, None
+        kept = {key: asked[key] for key in ("horizon", "dtype") if key in asked}
+        asked, settings = {**(to_json(GUIDED) if judging is not None else {}), **kept}, None
     planner = trust.from_json(PlannerConfig, asked, "planner", changes)
     trust.check_planner(asked, changes)
     model = _model(trust.from_json(RSSMConfig, description["model"], "model"), weights["model"])
+    trained = Trained(task, repeat, planner, model)
+    if judging is not None:
+        trust.check_value(judging, weights["value"], model)
+        trained.value = Value(**judging)
+        trained.value.load_state_dict(weights["value"])
+    elif planner.policy_plans:
+        raise ValueError(f"policy_plans must be 0 for {name}, which has no value, got {planner.policy_plans}")
     if settings is None:
-        return Trained(task, repeat, planner, model)
+        return trained
     trust.check_decoder(settings, weights["decoder"], model)
-    decoder = Decoder(**settings)
-    decoder.load_state_dict(weights["decoder"])
-    if planner.horizon != decoder.horizon:
+    trained.decoder = stored_decoder(settings)
+    trained.decoder.load_state_dict(weights["decoder"])
+    if judging is None and settings.get("residual"):
         raise ValueError(
-            f"horizon must be {decoder.horizon}, that of the decoder of {name}, got {planner.horizon}"
+            f"decoder.residual must be left out for {name}, which has no value to correct plans of"
         )
-    return Trained(task, repeat, planner, model, decoder)
+    if planner.horizon != trained.decoder.horizon:
+        raise ValueError(
+            f"horizon must be {trained.decoder.horizon}, that of the decoder of {name}, got {planner.horizon}"
+        )
+    return trained
 
 
 def _model(config: RSSMConfig, weights: dict[str, Tensor]) -> RSSM:

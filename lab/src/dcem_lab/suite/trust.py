@@ -7,6 +7,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from dcem_lab import experiments
 from dcem_lab.runs import require
+from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 
 PLAN_LIMITS = {"samples": 100_000, "iterations": 1_000, "horizon": 1_000}
@@ -35,6 +37,20 @@ _DECODER = {
     "hidden": tuple[int, ...],
     "activation": str,
     "state_dim": int,
+    "residual": bool,
+}
+_VALUE = {
+    "features": int,
+    "action_dim": int,
+    "critics": int,
+    "width": int,
+    "gamma": float,
+    "reward_scale": float,
+    "values": str,
+    "bins": int,
+    "low": float,
+    "high": float,
+    "symlog": bool,
 }
 
 
@@ -69,6 +85,10 @@ def check_model(config: RSSMConfig, build: Callable[[], nn.Module], weights: Map
     """ValueError where the model that `config` describes has other sizes than its weights."""
     if config.layers > len(weights):
         raise ValueError(f"model.layers must be at most {len(weights)}, as many as there are weights")
+    _check_sizes(build, weights)
+
+
+def _check_sizes(build: Callable[[], nn.Module], weights: Mapping[str, Tensor]) -> None:
     with torch.device("meta"):  # where shapes cost nothing
         expected = {name: x.shape for name, x in build().state_dict().items()}
     for name, shape in expected.items():
@@ -91,6 +111,25 @@ def check_decoder(settings: Any, weights: Mapping[str, Tensor], model: RSSM) -> 
     found = [x.shape for name, x in weights.items() if name.endswith(".weight")]
     if [(b, a) for a, b in pairwise(sizes)] != [tuple(shape) for shape in found]:
         raise ValueError(f"decoder must fit its weights {[tuple(x) for x in found]}, got layers {sizes[:10]}")
+
+
+def check_value(settings: Any, weights: Mapping[str, Tensor], model: RSSM) -> None:
+    """ValueError where the critics and the actor that `settings` describe have other sizes than their weights
+    or their model."""
+    _check_types(settings, _VALUE, "value")
+    for name, ours in (("features", model.features), ("action_dim", model.action_dim)):
+        require(settings.get(name) == ours, f"value.{name}", settings.get(name), f"the model's {ours}")
+    require(
+        settings.get("values") in KINDS, "value.values", settings.get("values"), f"one of {', '.join(KINDS)}"
+    )
+    require(0 <= settings["gamma"] < 1, "value.gamma", settings["gamma"], "at least 0 and below 1")
+    require(settings["reward_scale"] > 0, "value.reward_scale", settings["reward_scale"], "above 0")
+    require(settings["critics"] >= 1, "value.critics", settings["critics"], "at least 1")
+    build = partial(Value, **settings)
+    with torch.device("meta"):
+        names = build().state_dict().keys()
+    require(weights.keys() == names, "value's weights", sorted(weights)[:10], "those of critics and actor")
+    _check_sizes(build, weights)
 
 
 def from_json(kind: Any, values: Any, name: str, changes: Mapping[str, Any] | None = None) -> Any:

@@ -19,8 +19,8 @@ E = 3
 Plan = Callable[[Tensor], Tensor]
 
 
-def make_model() -> RSSM:
-    return RSSM(2, 2, RSSMConfig(hidden=8, width=8, members=2), Generator().manual_seed(0))
+def make_model(**changes: bool) -> RSSM:
+    return RSSM(2, 2, RSSMConfig(hidden=8, width=8, members=2, **changes), Generator().manual_seed(0))
 
 
 def towards_zero(states: Tensor) -> Tensor:
@@ -28,10 +28,12 @@ def towards_zero(states: Tensor) -> Tensor:
     return -states[:, -2:]
 
 
-def collect(noise: Tensor, steps: int, length: int | None = 5) -> Collector:
-    envs = ParallelEnv(functools.partial(Plane, length), E)
+def collect(
+    noise: Tensor, steps: int, length: int | None = 5, final: bool = False, **model: bool
+) -> Collector:
+    envs = ParallelEnv(functools.partial(Plane, length, final=final), E)
     replay = ReplayBuffer(E, 100, 2, 2, shortest_episode=1)
-    collector = Collector(envs, make_model(), replay, noise, Generator().manual_seed(0))
+    collector = Collector(envs, make_model(**model), replay, noise, Generator().manual_seed(0))
     collector.restart(seed=7)
     advance(collector, steps)
     return collector
@@ -54,6 +56,21 @@ def test_episodes_in_the_replay_buffer_follow_the_dynamics() -> None:
     torch.testing.assert_close(following, observations[:, :, :-1] + GAIN * actions)
     torch.testing.assert_close(rewards, -following.square().sum(-1))
     np.testing.assert_allclose(collector.returns, rewards[:, 1].sum(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_terminations_are_remembered_and_time_limits_are_not(final: bool) -> None:
+    collector = collect(torch.zeros(E), steps=8, final=final)
+    chunk = collector.replay.sample(200, 5, Generator().manual_seed(0))
+    assert torch.equal(chunk.terminated[:, -1], torch.full((200,), final))
+    assert not chunk.terminated[:, :-1].any()
+
+
+def test_the_reward_scale_learns_from_what_is_earned() -> None:
+    collector = collect(torch.full((E,), 0.3), steps=10, scale_rewards=True)
+    earned = collector.replay.sample(5000, 1, Generator().manual_seed(0)).rewards
+    unit = collector.model.reward_scale.unit
+    torch.testing.assert_close(unit, earned.square().mean().sqrt(), rtol=0.1, atol=0)
 
 
 def test_states_are_those_of_a_filter_over_the_episode() -> None:

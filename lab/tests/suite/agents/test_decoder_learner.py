@@ -27,7 +27,7 @@ PLANNER = PlannerConfig(samples=12, elites=3, iterations=3, horizon=3, tau=1.0)
 DECODER = DecoderConfig(latent_dim=2, hidden=(16,), states=6, context=4, average=0.9)
 
 
-def filled_replay(episode: int = 10) -> ReplayBuffer:
+def filled_replay(episode: int = 10, final: bool = False) -> ReplayBuffer:
     """Observations that say where in an episode they are: (environment, step)."""
     replay = ReplayBuffer(2, 60, 2, 2, shortest_episode=2)
     generator = Generator().manual_seed(0)
@@ -35,14 +35,21 @@ def filled_replay(episode: int = 10) -> ReplayBuffer:
         steps = torch.tensor([t % episode, t % episode])
         x = torch.stack([torch.arange(2.0), steps.float()], dim=-1)
         u = torch.rand(2, 2, generator=generator) * 2 - 1
-        replay.add(x, u, torch.zeros(2), x + torch.tensor([0.0, 1.0]), steps == episode - 1)
+        ended = steps == episode - 1
+        replay.add(x, u, torch.zeros(2), x + torch.tensor([0.0, 1.0]), ended, ended & final)
     return replay
 
 
-def make_learner(config: DecoderConfig = DECODER, planner: PlannerConfig = PLANNER) -> DecoderLearner:
-    model = RSSM(2, 2, MODEL, Generator().manual_seed(1)).requires_grad_(False)
-    decoder = config.decoder(model, planner.horizon, seed=2)
-    return DecoderLearner(decoder, model, filled_replay(), config, planner, Generator().manual_seed(3))
+def make_learner(
+    config: DecoderConfig = DECODER,
+    planner: PlannerConfig = PLANNER,
+    model: RSSMConfig = MODEL,
+    replay: ReplayBuffer | None = None,
+) -> DecoderLearner:
+    world = RSSM(2, 2, model, Generator().manual_seed(1)).requires_grad_(False)
+    decoder = config.decoder(world, planner.horizon, seed=2)
+    replay = replay or filled_replay()
+    return DecoderLearner(decoder, world, replay, config, planner, Generator().manual_seed(3))
 
 
 @torch.no_grad()
@@ -105,6 +112,19 @@ def test_a_share_of_the_states_comes_from_where_episodes_begin() -> None:
     steps = torch.cat([learner.model.decode(learner.states())[:, 1].reshape(2, 20) for _ in range(20)], dim=1)
     assert steps[0].min() >= 4  # the ends of chunks of four steps
     assert set(steps[1].round().int().tolist()) == {0, 1, 2, 3, 4}
+
+
+def test_no_state_is_one_that_an_episode_ended_in() -> None:
+    # Episodes of three steps, shorter than the context of four.
+    learner = make_learner(
+        replace(DECODER, states=200),
+        model=replace(MODEL, termination=True),
+        replay=filled_replay(episode=3, final=True),
+    )
+    states = learner.states()
+    assert set(learner.model.decode(states)[:, 1].round().int().tolist()) == {2}
+    learner.update()
+    assert all(x.isfinite().all() for x in learner.decoder.parameters())
 
 
 def test_states_can_be_the_newest_alone() -> None:

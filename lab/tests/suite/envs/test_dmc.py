@@ -199,6 +199,21 @@ def test_termination_is_told_from_truncation() -> None:
     assert ends == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("task", "terminates"),
+    [
+        ("Pendulum-v1", False),
+        ("HalfCheetah-v5", False),
+        ("Hopper-v5", True),
+        ("MountainCarContinuous-v0", True),
+        ("cheetah-run", False),
+        ("lqr-lqr_2_1", True),
+    ],
+)
+def test_tasks_say_whether_they_may_terminate(task: str, terminates: bool) -> None:
+    assert make_env(task).terminates == terminates
+
+
 @pytest.mark.parametrize("task", ["Pendulum-v1", "MountainCarContinuous-v0", "Reacher-v5"])
 def test_gymnasium_tasks_continue_bit_for_bit(task: str) -> None:
     env, twin = make_env(task, seed=0), make_env(task, seed=1)

@@ -20,12 +20,14 @@ from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
             hidden=4, width=6, layers=3, members=2, predict_std=False, loss="mse", normalize=True, angles=(1,)
         ),
         RSSMConfig(hidden=4, layers=0, residual=True),
+        RSSMConfig(hidden=4, width=6, members=3, pessimism=0.7, termination=True, scale_rewards=True),
     ],
 )
 def test_costs_and_gradients_are_those_of_the_steps(config: RSSMConfig, batch: tuple[int, ...]) -> None:
     generator = Generator().manual_seed(0)
     model = RSSM(3, 2, config, generator)
-    state = torch.randn(*batch, model.state_dim, generator=generator)
+    model.reward_scale.update(torch.tensor([30.0]))
+    state = torch.rand(*batch, model.state_dim, generator=generator)
     actions = torch.randn(*batch, 7, 4, 2, generator=generator).requires_grad_()
     got = FrozenRollout(model).sequence_cost(state, actions)
     states = state.unsqueeze(-2).expand(*batch, 7, -1)
@@ -80,7 +82,36 @@ def test_actions_that_need_no_gradient_cost_none(monkeypatch: pytest.MonkeyPatch
 def test_what_it_cannot_do_is_refused() -> None:
     imagined = FrozenRollout(RSSM(3, 2, RSSMConfig(hidden=4, width=4)))
     state, actions = torch.zeros(5, imagined.model.state_dim), torch.zeros(5, 6, 4, 2)
-    with pytest.raises(ValueError, match="discount and terminal_cost need a model that goes step by step"):
-        imagined.sequence_cost(state, actions, discount=0.9)
     with pytest.raises(ValueError, match=r"state must be \(\*B, 7\) and actions"):
         imagined.sequence_cost(state[:4], actions)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("learn_reward", [False, True])
+@pytest.mark.parametrize(
+    "config",
+    [
+        RSSMConfig(hidden=5, width=6, members=3, pessimism=0.7, residual=True, activation="gelu"),
+        RSSMConfig(hidden=4, width=6, layers=1, activation="elu"),
+        RSSMConfig(hidden=4, width=6, members=2, pessimism=0.5, termination=True),
+    ],
+)
+def test_rollouts_that_end_in_a_value_have_the_gradients_of_the_steps(
+    config: RSSMConfig, learn_reward: bool
+) -> None:
+    generator = Generator().manual_seed(0)
+    model = RSSM(3, 2, config, generator)
+    weight = torch.randn(model.state_dim, generator=generator)
+
+    def worth(state: torch.Tensor) -> torch.Tensor:
+        return (state * weight).sin().sum(dim=-1)
+
+    state = torch.randn(2, model.state_dim, generator=generator)
+    actions = torch.randn(2, 7, 4, 2, generator=generator).requires_grad_()
+    got = FrozenRollout(model, learn_reward).sequence_cost(state, actions, 0.9, worth)
+    expected = rollout(model, state.unsqueeze(-2).expand(2, 7, -1), actions, 0.9, worth)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+    above = torch.randn(2, 7, generator=generator)
+    wanted = [actions, *(model.reward_head.parameters() if learn_reward else ())]
+    found = [torch.autograd.grad(cost, wanted, above, retain_graph=True) for cost in (got, expected)]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)

@@ -23,6 +23,7 @@ RECIPES = {
     "noisy": RSSMConfig(**TINY, predict_std=False, std=0.3, loss="mse", members=2, normalize=True),
     "noisy residual": RSSMConfig(**TINY, members=2, residual=True),
     "linear heads": RSSMConfig(**TINY, layers=0, members=2),
+    "ending": RSSMConfig(**TINY, members=2, pessimism=0.5, termination=True, scale_rewards=True),
 }  # fmt: skip
 
 
@@ -80,7 +81,10 @@ def test_first_state_is_zero_hidden_and_the_features_seen(model):
     obs = torch.randn(4, X, dtype=torch.float64)
     state = model.initial(obs).unflatten(-1, (model.config.members, -1))
     expected = model.normalizer.encode(obs).unsqueeze(1).expand(-1, model.config.members, -1)
-    assert torch.equal(state[..., model.config.hidden :], expected)
+    _, x, going_on = state.tensor_split((model.config.hidden, model.config.hidden + model.features), -1)
+    assert torch.equal(x, expected)
+    assert (going_on == 1).all()
+    assert going_on.shape[-1] == model.config.termination
     assert not state[..., : model.config.hidden].any()
 
 
@@ -133,7 +137,9 @@ def test_members_that_agree_have_finite_gradients():
 
 def loss_and_gradients(model, fast, data=None):
     model.zero_grad()
-    loss, metrics = multistep_loss(model, *(data or chunks()), torch.Generator().manual_seed(3), fast)
+    loss, metrics = multistep_loss(
+        model, *(data or chunks()), generator=torch.Generator().manual_seed(3), fast=fast
+    )
     loss.backward()
     return loss.detach(), metrics, {name: p.grad.clone() for name, p in model.named_parameters()}
 
@@ -220,7 +226,9 @@ def test_loss_is_what_a_planner_would_have_imagined():
 def test_sampling_only_comes_from_the_generator():
     model = make(RECIPES["paper"])
     generators = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
-    first, again, other = (multistep_loss(model, *chunks(), generator)[0] for generator in generators)
+    first, again, other = (
+        multistep_loss(model, *chunks(), generator=generator)[0] for generator in generators
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 

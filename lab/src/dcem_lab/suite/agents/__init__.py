@@ -8,6 +8,8 @@ from dcem_lab.suite.agents.model_learner import LearningConfig, ModelLearner
 from dcem_lab.suite.agents.offline import Offline
 from dcem_lab.suite.agents.planet import Planet
 from dcem_lab.suite.agents.planner import Planner, PlannerConfig
+from dcem_lab.suite.agents.value import Value
+from dcem_lab.suite.agents.value_learner import ValueConfig, ValueLearner
 
 __all__ = [
     "AgentConfig",
@@ -24,6 +26,9 @@ __all__ = [
     "Planet",
     "Planner",
     "PlannerConfig",
+    "Value",
+    "ValueConfig",
+    "ValueLearner",
     "build",
     "build_offline",
 ]

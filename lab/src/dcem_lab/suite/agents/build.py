@@ -16,8 +16,10 @@ from dcem_lab.suite.agents.model_learner import LearningConfig, ModelLearner
 from dcem_lab.suite.agents.offline import Offline, digest
 from dcem_lab.suite.agents.planet import Planet
 from dcem_lab.suite.agents.planner import Planner, PlannerConfig
+from dcem_lab.suite.agents.value import Value
+from dcem_lab.suite.agents.value_learner import ValueConfig, ValueLearner
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.replay import ReplayBuffer, shortest_sampled
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.training.fit import Fit
 from dcem_lab.training.learners import Learners
@@ -32,21 +34,24 @@ class AgentConfig:
         collecting: how it explores, and what it remembers.
         planner: how it plans, in latent space where there is a decoder.
         decoder: a decoder to plan with, and how it learns; None to plan over action sequences.
+        value: critics and an actor to plan with, and how they learn; None to plan to the horizon alone.
     """
 
     learning: LearningConfig
     collecting: CollectingConfig
     planner: PlannerConfig
     decoder: DecoderConfig | None = None
+    value: ValueConfig | None = None
 
     @property
     def lengths(self) -> dict[str, int]:
         """Of the chunks that it learns on, by setting."""
         context = {"decoder.context": self.decoder.context} if self.decoder is not None else {}
-        return {**context, "length": self.learning.length}
+        steps = {"value.steps": self.value.steps} if self.value is not None else {}
+        return {**context, **steps, "length": self.learning.length}
 
     def replay(
-        self, n_envs: int, obs_dim: int, action_dim: int, device: torch.device | str
+        self, n_envs: int, obs_dim: int, action_dim: int, terminates: bool, device: torch.device | str
     ) -> tuple[ReplayBuffer, int]:
         """An empty replay buffer, and the bytes of it that a checkpoint keeps; ValueError if too few.
 
@@ -54,8 +59,7 @@ class AgentConfig:
         for a chunk has up to L places, and a chunk of the episode before it one more.
         """
         capacity = max(2, self.collecting.replay_steps // n_envs)
-        # Episodes shorter than a chunk are never sampled: there is no need to keep count of them.
-        shortest = self.learning.length
+        shortest = shortest_sampled(self.learning.length, terminates)
         replay = ReplayBuffer(n_envs, capacity, obs_dim, action_dim, device, shortest)
         least = replay.state_bytes(min(capacity, 2 * max(self.lengths.values()) + 1)) / 1e6
         megabytes = self.collecting.checkpoint_mb
@@ -71,6 +75,7 @@ class Beginning:
         model: to learn, or to go on learning.
         decoder: to go on learning, as the config describes it; it plans the seed episodes, too. None for a
             new one.
+        value: to go on learning, as the config describes it. None for a new one.
         replay: the state of a replay buffer, in place of the seed episodes.
         planner: how the seed episodes are planned, over action sequences; None for random actions, unless
             there is a decoder.
@@ -80,6 +85,7 @@ class Beginning:
     decoder: Decoder | None = None
     replay: dict[str, Tensor] | None = None
     planner: PlannerConfig | None = None
+    value: Value | None = None
 
 
 def build(
@@ -88,31 +94,40 @@ def build(
     """The agent in environments. The seed is that of a decoder, environments, planning and learning."""
     seeds = spread(seed)
     random = {
-        name: Generator(device).manual_seed(seeds[name]) for name in ("plan", "explore", "learn", "decode")
+        name: Generator(device).manual_seed(seeds[name])
+        for name in ("plan", "explore", "learn", "decode", "judge")
     }
     model = begin.model.to(device)
-    replay, checkpoint_bytes = config.replay(envs.num_envs, model.obs_dim, model.action_dim, device)
+    terminates = model.config.termination
+    replay, checkpoint_bytes = config.replay(
+        envs.num_envs, model.obs_dim, model.action_dim, terminates, device
+    )
     if begin.replay is not None:
         longest = max(config.lengths.values())
         replay.load_state_dict(begin.replay)
         replay.close_episodes()
-        if replay.n_starts(longest) == 0:
+        if replay.n_starts(longest, padded=terminates) == 0:
             raise ValueError(f"replay must hold an episode of more than {longest} steps, got none")
 
     model_learner = ModelLearner(model, replay, config.learning, random["learn"])
     learners: dict[str, Fit] = {"model": model_learner}
-    planning, decoder = model_learner.average, None
+    planning, decoder, value = model_learner.average, None, None
+    if config.value is not None:
+        judging = begin.value or config.value.value(model, seeds["value"])
+        value_learner = ValueLearner(judging.to(device), planning, replay, config.value, random["judge"])
+        learners["value"], value = value_learner, value_learner.average
     if config.decoder is not None:
         first = begin.decoder or config.decoder.decoder(model, config.planner.horizon, seeds["decoder"])
         decoder_learner = DecoderLearner(
-            first.to(device), planning, replay, config.decoder, config.planner, random["decode"]
+            first.to(device), planning, replay, config.decoder, config.planner, random["decode"], value
         )
         learners["decoder"], decoder = decoder_learner, decoder_learner.average
 
-    planner = Planner(planning, config.planner, decoder, random["plan"])
+    by_policy = config.collecting.by_policy(envs.num_envs, device)
+    planner = Planner(planning, config.planner, decoder, random["plan"], value, by_policy)
     seed_planner = planner if begin.decoder is not None else None
     if begin.planner is not None:
-        seed_planner = Planner(planning, begin.planner, None, random["plan"])
+        seed_planner = Planner(planning, begin.planner, None, random["plan"], value)
     noise = config.collecting.noise_in(envs.num_envs, device)
     collector = Collector(envs, planning, replay, noise, random["explore"])
     collector.restart(seeds["envs"])
@@ -134,20 +149,28 @@ def build_offline(
     planner: PlannerConfig,
     seed: int,
     device: torch.device | str = "cpu",
+    value: Value | None = None,
 ) -> Offline:
-    """A new decoder for a model, to be learned on the state of a replay buffer; both stay as they are."""
+    """A new decoder for a model, to be learned on the state of a replay buffer; both stay as they are.
+
+    So does a value, where plans end in one.
+    """
     given, seeds = digest(model.state_dict()) + digest(replay), spread(seed)
+    if value is not None:
+        given += digest(value.state_dict())
+        value = value.requires_grad_(False).to(device)
     model = model.requires_grad_(False).to(device)
     n_envs, capacity = replay["rewards"].shape
-    buffer = ReplayBuffer(n_envs, capacity, model.obs_dim, model.action_dim, device, config.context)
+    shortest = shortest_sampled(config.context, model.config.termination)
+    buffer = ReplayBuffer(n_envs, capacity, model.obs_dim, model.action_dim, device, shortest)
     buffer.load_state_dict(replay)
     decoder = config.decoder(model, planner.horizon, seeds["decoder"]).to(device)
     generator = Generator(device).manual_seed(seeds["decode"])
-    return Offline(DecoderLearner(decoder, model, buffer, config, planner, generator), given)
+    return Offline(DecoderLearner(decoder, model, buffer, config, planner, generator, value), given)
 
 
 def spread(seed: int) -> dict[str, int]:
     """Seeds for all that draws at random, unlike each other; agents of one seed have the same."""
-    parts = ("model", "envs", "plan", "explore", "learn", "decoder", "decode")
+    parts = ("model", "envs", "plan", "explore", "learn", "decoder", "decode", "value", "judge")
     drawn = np.random.SeedSequence(seed).generate_state(len(parts)) >> 1  # room to count on from there
     return dict(zip(parts, drawn.tolist(), strict=True))

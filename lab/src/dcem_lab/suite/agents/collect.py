@@ -24,6 +24,8 @@ class CollectingConfig(Settings):
         seed_episodes: S, episodes at the beginning, of random actions, before anything is learned.
         noise: standard deviation of the exploration noise.
         noise_from_zero: spread it over the environments, from 0 to `noise`, instead of the same for all.
+        policy_share: share of the environments in which the policy acts alone, where there is one: what plans
+            do not visit it would forget.
         replay_steps: steps kept in the replay buffer, over all environments.
         checkpoint_mb: a checkpoint's replay buffer holds the newest steps that fit in so many megabytes.
     """
@@ -31,6 +33,7 @@ class CollectingConfig(Settings):
     seed_episodes: int = setting(5, least=1)
     noise: float = setting(0.3, least=0)
     noise_from_zero: bool = False
+    policy_share: float = setting(0.0, least=0, most=1)
     replay_steps: int = setting(1_000_000, least=1)
     checkpoint_mb: float = setting(100.0, above=0)
 
@@ -38,6 +41,11 @@ class CollectingConfig(Settings):
         """Standard deviations (E,) of the noise in every environment."""
         noise = torch.full((n_envs,), self.noise, device=device)
         return noise * torch.linspace(0, 1, n_envs, device=device) if self.noise_from_zero else noise
+
+    def by_policy(self, n_envs: int, device: torch.device | str) -> Tensor | None:
+        """In which environments (E,) the policy acts alone, spread evenly; None for none of them."""
+        due = (self.policy_share * torch.arange(n_envs + 1, device=device) + 0.5).floor()
+        return due.diff() > 0 if self.policy_share else None
 
 
 class Collector:
@@ -48,7 +56,7 @@ class Collector:
 
     Args:
         envs: E environments.
-        model: follows the episodes, and its normaliser learns from them.
+        model: follows the episodes, and its normaliser and reward scale learn from them.
         replay: where transitions go.
         noise: standard deviations (E,) of the exploration noise on each environment's actions.
         generator: of exploration noise and random actions, on the model's device.
@@ -72,7 +80,7 @@ class Collector:
         """Of the episodes that ended last, as many as there are environments; oldest first."""
         self.episodes = 0
         """How many have ended."""
-        changes = [*replay.state, *model.normalizer.buffers()]
+        changes = [*replay.state, *model.normalizer.buffers(), *model.reward_scale.buffers()]
         self._remember = capture(self._remember_one_by_one, changes=changes)
 
     def restart(self, seed: int) -> None:
@@ -97,8 +105,7 @@ class Collector:
     @torch.no_grad()
     def record(self, transition: Transition) -> None:
         """Remember the transition that the last actions led to. Does not wait for the device."""
-        told = transition.next_observations, transition.rewards, transition.ended, transition.observations
-        arrived = [on_device(part, self._noise.device) for part in told]
+        arrived = [on_device(part, self._noise.device) for part in transition]
         self._states = self._remember(self._states, self._observations, self._actions, *arrived)
         self._observations = arrived[-1]
         self._count(transition)
@@ -110,11 +117,13 @@ class Collector:
         actions: Tensor,
         next_observations: Tensor,
         rewards: Tensor,
+        terminated: Tensor,
         ended: Tensor,
         following: Tensor,
     ) -> Tensor:
-        self.replay.add(observations, actions, rewards, next_observations, ended)
+        self.replay.add(observations, actions, rewards, next_observations, ended, terminated)
         self.model.normalizer.update(next_observations)
+        self.model.reward_scale.update(rewards)
         return follow(self.model, states, actions, following, ended)
 
     def _count(self, transition: Transition) -> None:

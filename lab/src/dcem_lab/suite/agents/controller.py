@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from dcem import Decoder
 from dcem_lab.suite.agents.planner import Planner, PlannerConfig
+from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.rssm import RSSM
 
@@ -71,15 +72,21 @@ class Controller:
         planner: how much to plan.
         seed: of the planner's samples, the same for every call of `play`.
         decoder: plan in its latent space.
+        value: plan to where it takes over.
     """
 
     def __init__(
-        self, model: RSSM, planner: PlannerConfig, seed: int = 0, decoder: Decoder | None = None
+        self,
+        model: RSSM,
+        planner: PlannerConfig,
+        seed: int = 0,
+        decoder: Decoder | None = None,
+        value: Value | None = None,
     ) -> None:
         self.model, self.seed = model, seed
         self._device = next(model.parameters()).device
         self._generator = Generator(self._device)
-        self._plan = Planner(model, planner, decoder, self._generator)
+        self._plan = Planner(model, planner, decoder, self._generator, value)
 
     @torch.no_grad()
     def play(

@@ -9,7 +9,10 @@ from dcem import Decoder, embedding_loss
 from dcem.control.decoder import ACTIVATIONS
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.planner import DTYPES, PlannerConfig
+from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
+from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
@@ -26,6 +29,7 @@ class DecoderConfig(Settings):
         hidden: widths of the hidden layers.
         activation: of the hidden layers: elu, relu or gelu.
         conditioned: also give it the model's state; the paper's is a function of z alone.
+        residual: what it decodes to corrects the plan of a policy (`ResidualDecoder`), which needs a value.
         updates_per_step: updates for every step of all environments; may be a fraction.
         states: replayed states planned for in an update.
         context: steps that the model observes before a state, so that its h is that of an episode under way.
@@ -44,6 +48,7 @@ class DecoderConfig(Settings):
     hidden: tuple[int, ...] = setting((256, 256, 256), least=1)
     activation: str = setting("gelu", among=tuple(ACTIVATIONS))
     conditioned: bool = False
+    residual: bool = False
     updates_per_step: float = setting(1.0, least=0)
     states: int = setting(32, least=1)
     context: int = setting(20, least=1)
@@ -65,7 +70,8 @@ class DecoderConfig(Settings):
         """A new one, for plans of that length on that model."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return Decoder(
+            kind = ResidualDecoder if self.residual else Decoder
+            return kind(
                 self.latent_dim,
                 horizon,
                 model.action_dim,
@@ -88,6 +94,8 @@ class DecoderLearner(Fit):
         config: how the decoder learns.
         planner: how it is planned with.
         generator: of states and samples, on the model's device.
+        value: what a plan's end is worth, and the policy that a residual decoder corrects; its weights may
+            change, but not from here.
     """
 
     average: Decoder
@@ -101,18 +109,22 @@ class DecoderLearner(Fit):
         config: DecoderConfig,
         planner: PlannerConfig,
         generator: Generator,
+        value: Value | None = None,
     ) -> None:
         self.decoder, self.model, self.replay, self.config = decoder, model, replay, config
+        self.value = value
         self._n_starts = round(config.start_share * config.states)
-        self._imagination = FrozenRollout(model, dtype=DTYPES[planner.dtype])
-        self._mpc = planner.mpc(
-            model, self._imagination, decoder, by_name(config.backward, config.kept, planner.iterations)
-        )
+        self._imagination, self._planner = FrozenRollout(model, dtype=DTYPES[planner.dtype]), planner
+        self._guide = Guide(value, model, planner.value_pessimism) if value is not None else None
+        backward = by_name(config.backward, config.kept, planner.iterations)
+        self._mpc = planner.mpc(model, self._imagination, decoder, backward, self._guide)
         super().__init__(decoder, config, generator)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         self._imagination.refresh()
-        cost = embedding_loss(self._mpc, self.states(), self.generator)
+        with torch.no_grad():
+            situation = self._planner.situation(self.states(), self._guide, self.decoder, noise=None)
+        cost = embedding_loss(self._mpc, situation, self.generator)
         return cost, {"cost": cost.detach()}
 
     @torch.no_grad()
@@ -123,14 +135,13 @@ class DecoderLearner(Fit):
             (config.states - n_starts, {"newest": config.recent or None}),
             (n_starts, {"from_start": True}),
         )
+        padded = self.model.config.termination
         chunks = [
-            self.replay.sample(count, config.context, self.generator, **kind)
+            self.replay.sample(count, config.context, self.generator, padded=padded, **kind)
             for count, kind in kinds
             if count
         ]
-        observations, actions = (
-            torch.cat([getattr(chunk, name) for chunk in chunks]) for name in ("observations", "actions")
-        )
+        observations, actions, _, terminated, valid = map(torch.cat, zip(*chunks, strict=True))
         state = self.model.initial(observations[:, 0])
         followed = [state]
         for t in range(config.context):
@@ -139,4 +150,6 @@ class DecoderLearner(Fit):
         step = torch.full((config.states,), config.context, device=state.device)
         drawn = torch.rand(n_starts, device=state.device, generator=self.generator)
         step[config.states - n_starts :] = (drawn * len(followed)).long().clamp(max=config.context)
+        if padded:  # there is nothing to plan at the end, or after it
+            step = torch.minimum(step, valid.sum(dim=1) - terminated.any(dim=1).long())
         return torch.stack(followed)[step, torch.arange(config.states, device=state.device)]

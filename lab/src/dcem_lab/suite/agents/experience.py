@@ -129,7 +129,9 @@ class Gatherer:
             if value is not noise:  # which was drawn there
                 slots[t].copy_(value)
         if self._replay is not None:
-            self._replay.add(self._observations, taken, lived.rewards, lived.arrived, lived.ended)
+            self._replay.add(
+                self._observations, taken, lived.rewards, lived.arrived, lived.ended, lived.terminated
+            )
         self._states, self._observations = states, lived.following
 
     def _one_step(

@@ -24,10 +24,11 @@ from dcem_lab.suite.agents.experience import Gatherer
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
 from dcem_lab.suite.agents.planner import PlannerConfig
 from dcem_lab.suite.agents.policy import Critic, Policy
+from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.gae import advantages
 from dcem_lab.suite.ppo_loss import clipped_fraction, clipped_loss, divergence, standardized, value_loss
-from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.replay import ReplayBuffer, shortest_sampled
 from dcem_lab.suite.rssm import RSSM, multistep_loss
 from dcem_lab.training.fit import descend
 from dcem_lab.training.modes import by_name
@@ -46,7 +47,8 @@ class Finetuner:
         config: how it learns.
         steps: T, of every environment in a step of the agent; an episode's length, in the paper.
         seed: of environments, planning, exploration, the value network and the order of minibatches.
-        device: of model and decoder.
+        device: of model, decoder and value.
+        value: what the controller plans with, too, where it has one; it stays as it is.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Finetuner:
         steps: int,
         seed: int,
         device: torch.device | str = "cpu",
+        value: Value | None = None,
     ) -> None:
         self.config, self.device = config, torch.device(device)
         transitions = steps * envs.num_envs
@@ -77,7 +80,7 @@ class Finetuner:
             Generator(self.device).manual_seed(drawn) for drawn in (play_seed, learn_seed)
         )
         backward = by_name(config.backward, config.kept, planner.iterations)
-        self.policy = Policy(model, decoder, planner, backward, config.std, config.learn_std)
+        self.policy = Policy(model, decoder, planner, backward, config.std, config.learn_std, value)
         self.critic = Critic(
             model.state_dim, config.gamma, config.value_width, Generator().manual_seed(value_seed)
         ).to(self.device)
@@ -201,8 +204,10 @@ class Finetuner:
             loss = surrogate = clipped_loss(ratios, self._advantages[rows], config.clip)
             figures = {}
             if self._replay is not None:
-                chunk = self._replay.sample(config.batch, config.length, self._learn)
-                misfit, found = multistep_loss(self.policy.model, *chunk, generator=self._learn)
+                model = self.policy.model
+                padded = model.config.termination
+                chunk = self._replay.sample(config.batch, config.length, self._learn, padded=padded)
+                misfit, found = multistep_loss(model, *chunk, generator=self._learn)
                 loss = loss + config.likelihood * misfit
                 figures = {"model_loss": found["loss"]}
         norm = descend(loss, self._parameters, self.optimizer, config.grad_clip)
@@ -230,7 +235,7 @@ class Finetuner:
             model.obs_dim,
             model.action_dim,
             self.device,
-            shortest_episode=self.config.length,
+            shortest_sampled(self.config.length, model.config.termination),
         )
 
     def state_dict(self) -> dict[str, Any]:

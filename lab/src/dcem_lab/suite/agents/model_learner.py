@@ -22,6 +22,7 @@ class LearningConfig(Settings):
         lr, eps: of Adam.
         clip: gradients are scaled down to this norm, over all members.
         average: decay of the moving average of the weights that plans; 0 for the weights themselves.
+        start_share: share of the chunks with which an episode begins; they are rare otherwise.
     """
 
     updates_per_step: float = setting(1.0, least=0)
@@ -31,6 +32,7 @@ class LearningConfig(Settings):
     eps: float = setting(1e-4, above=0)
     clip: float = setting(1000.0, above=0)
     average: float = setting(0.0, least=0, below=1)
+    start_share: float = setting(0.0, least=0, most=1)
 
 
 class ModelLearner(Fit):
@@ -51,8 +53,11 @@ class ModelLearner(Fit):
     ) -> None:
         super().__init__(model, config, generator, config.eps)
         self.model, self.replay, self.config = model, replay, config
-        self.average.normalizer = model.normalizer
+        self.average.normalizer, self.average.reward_scale = model.normalizer, model.reward_scale
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        chunk = self.replay.sample(self.config.batch, self.config.length, self.generator)
+        config, padded = self.config, self.model.config.termination
+        chunk = self.replay.sample_with_starts(
+            config.batch, config.length, self.generator, config.start_share, padded=padded
+        )
         return multistep_loss(self.model, *chunk, generator=self.generator)

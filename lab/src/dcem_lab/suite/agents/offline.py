@@ -25,7 +25,8 @@ class Offline(Learners):
 
     def __init__(self, learner: DecoderLearner, given: str) -> None:
         super().__init__({"decoder": learner}, learner.replay.device)
-        self.model, self.decoder, self._given = learner.model, learner.average, given
+        self.model, self.decoder, self.value = learner.model, learner.average, learner.value
+        self._given = given
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, and what tells whether the rest is still the same."""

@@ -26,6 +26,7 @@ from dcem import Decoder
 from dcem_lab.suite.agents.collect import Collector
 from dcem_lab.suite.agents.controller import step_environments
 from dcem_lab.suite.agents.planner import Planner
+from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.training.learners import Learners
 
@@ -71,6 +72,11 @@ class Planet:
     def decoder(self) -> Decoder | None:
         """The decoder to evaluate, where there is one: the moving average."""
         return self.planner.decoder
+
+    @property
+    def value(self) -> Value | None:
+        """Critics and actor to evaluate with, where there are some: the moving average."""
+        return self.planner.value
 
     def step(self) -> None:
         """One step of every environment and the updates that go with it."""

@@ -7,11 +7,16 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from dcem import DCEM, MPC, Decoder, Gaussian, capture
+from dcem import DCEM, MPC, MPPI, Decoder, Gaussian, capture
 from dcem.backward import Backward, Unroll
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.suite.agents.guide import Guide, InSituations, Situation
+from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
+from dcem_lab.suite.agents.search import SoftTopK, WeightedElites
+from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.rssm import RSSM
+from dcem_lab.suite.rssm.fast.engine import TerminalCost
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, fused_rollout
 
 _UNROLL = Unroll()
@@ -31,43 +36,111 @@ class PlannerConfig(Settings):
         tau: temperature of the soft top-k; 0 for the hard one.
         dtype: what the model imagines in on a CUDA device: float32, float16 or bfloat16. The search itself,
             and the processor, stay with float32.
+        temperature: weigh the elites by softmax(−cost / (temperature · standard deviation of all costs))
+            instead of the soft top-k; null for that one.
+        least_sigma: what standard deviations do not fall below.
+        value_pessimism: where there is a value, a plan's end is worth mean − value_pessimism · standard
+            deviation over critics and members.
+        policy_plans: P, where there is a policy: plans of its own among the candidates of every iteration,
+            beside the samples, and the first of them to start from. 0 iterations are the policy alone.
+        policy_noise: standard deviation of the noise on the actions of these plans, but for the first.
+        policy_sigma: half of the first samples are around the policy's plan, with this standard deviation;
+            the others are around zero, with sigma.
     """
 
     samples: int = setting(1000, least=1)
     elites: int = setting(100, least=1)
-    iterations: int = setting(10, least=1)
+    iterations: int = setting(10, least=0)
     horizon: int = setting(12, least=1)
     sigma: float = setting(1.0, above=0)
     tau: float = setting(0.0, least=0)
     dtype: str = setting("float32", among=tuple(DTYPES))
+    temperature: float | None = setting(None, above=0)
+    least_sigma: float = setting(0.0, least=0)
+    value_pessimism: float = setting(0.5, least=0)
+    policy_plans: int = setting(0, least=0)
+    policy_noise: float = setting(0.2, least=0)
+    policy_sigma: float = setting(0.5, above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.elites <= self.samples, "elites", self.elites, f"from 1 to samples={self.samples}")
+        require(self.iterations > 0 or self.policy_plans > 0, "iterations", 0, "at least 1 without a policy")
+        fits = self.policy_plans <= self.samples
+        require(fits, "policy_plans", self.policy_plans, f"from 0 to samples={self.samples}")
 
     def mpc(
-        self, model: RSSM, imagination: Any, decoder: Decoder | None = None, backward: Backward = _UNROLL
+        self,
+        model: RSSM,
+        imagination: Any,
+        decoder: Decoder | None = None,
+        backward: Backward = _UNROLL,
+        guide: Guide | None = None,
     ) -> MPC:
-        """The search over what the model, or another way to imagine the same, says about actions."""
+        """The search over what the model, or another way to imagine the same, says about actions.
+
+        With a guide it plans from what `situation` makes of model states.
+        """
+        guided = guide is not None and decoder is None and self.policy_plans > 0
         mpc = MPC(
-            imagination,
+            imagination if guide is None else InSituations(imagination),
             self.horizon,
-            solver=self.solver(),
+            solver=self.solver(guided),
             decoder=decoder,
             action_dim=model.action_dim,
+            discount=1.0 if guide is None else guide.value.gamma,
+            value=None if guide is None else guide.worth,
+            proposals=(lambda situation: situation.plans) if guided else None,
+            cold_start="proposal" if guided else "centre",
             backward=backward,
         )
         return mpc.to(next(model.parameters()).device)
 
-    def solver(self) -> DCEM:
-        """The search."""
-        return DCEM(
-            n_samples=self.samples,
-            n_elite=self.elites,
-            n_iters=self.iterations,
-            tau=self.tau,
-            distribution=Gaussian(sigma=self.sigma),
-        )
+    def solver(self, guided: bool = False) -> DCEM | MPPI:
+        """The search; a guided one starts from a policy's plan."""
+        settings: dict[str, Any] = {
+            "n_samples": self.samples,
+            "n_elite": self.elites,
+            "n_iters": self.iterations,
+            "sigma_min": self.least_sigma,
+            "distribution": Gaussian(sigma=self.policy_sigma if guided else self.sigma),
+            "broad": self.sigma if guided else None,
+        }
+        if self.temperature is None:
+            return SoftTopK(tau=self.tau, **settings)
+        return WeightedElites(temperature=self.temperature, **settings)
+
+    def situation(
+        self, states: Tensor, guide: Guide | None, decoder: Decoder | None, noise: Tensor | None
+    ) -> Any:
+        """What a plan starts from: states (E, s), with plans of the policy where it has a use for them.
+
+        These are as random as the noise (E, N, n) of the first iteration: that of its last samples, which do
+        not start from the policy's plan.
+        """
+        residual = isinstance(decoder, ResidualDecoder)
+        P = 1 if residual else self.policy_plans if decoder is None else 0
+        if guide is None or P == 0:
+            return states
+        epsilon = states.new_zeros(len(states), P, self.horizon, guide.model.action_dim)
+        if P > 1:
+            assert noise is not None
+            drawn = noise[:, 1 - P :].unflatten(-1, epsilon.shape[-2:])
+            epsilon = torch.cat([epsilon[:, :1], self.policy_noise * drawn], dim=1)
+        return Situation(states, guide.plans(states, epsilon))
+
+
+GUIDED = PlannerConfig(
+    samples=128,
+    elites=20,
+    iterations=6,
+    horizon=6,
+    dtype="float16",
+    temperature=0.5,
+    least_sigma=0.05,
+    policy_plans=24,
+)
+"""How an agent with a value plans, by default: 912 trajectories."""
 
 
 class Planner:
@@ -81,6 +154,8 @@ class Planner:
         config: how much to plan.
         decoder: plan in its latent space, instead of over action sequences.
         generator: of the samples, on the model's device.
+        value: critics at the end of a plan, and an actor to start it from.
+        by_policy: rows (E,) in which the actor acts alone; None for none of them.
 
     >>> from dcem_lab.suite.rssm import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
@@ -95,15 +170,24 @@ class Planner:
         config: PlannerConfig,
         decoder: Decoder | None = None,
         generator: Generator | None = None,
+        value: Value | None = None,
+        by_policy: Tensor | None = None,
     ) -> None:
         weight = next(model.parameters())
         half = weight.is_cuda and config.dtype != "float32"
         dtype = DTYPES[config.dtype] if half else weight.dtype
         self._imagination = fused_rollout(model, dtype) or _Imagination(model, dtype)
-        self.decoder = decoder
-        held = copy.deepcopy(decoder).requires_grad_(False) if decoder is not None else None
-        self._mpc = config.mpc(model, self._imagination, held)
-        self._generator = generator
+        self._config, self.decoder, self.value = config, decoder, value
+        self._held: list[tuple[nn.Module, nn.Module]] = []
+        held = self._hold(decoder) if decoder is not None else None
+        self._guide = None
+        if value is not None:
+            self._guide = Guide(self._hold(value), self._hold(model), config.value_pessimism)
+        elif config.policy_plans or isinstance(decoder, ResidualDecoder):
+            raise ValueError("Planner: value must be given for plans of a policy, got None")
+        if config.iterations:
+            self._mpc = config.mpc(model, self._imagination, held, guide=self._guide)
+        self._generator, self._by_policy = generator, by_policy
         self._plan = capture(self._solve, generator=generator)
 
     def __call__(self, states: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -114,14 +198,31 @@ class Planner:
         return self._plan(states) if noise is None else self._plan(states, noise)
 
     def refresh(self) -> None:
-        """Take the weights anew from model and decoder."""
+        """Take the weights anew from model, decoder and value."""
         self._imagination.refresh()
-        if self.decoder is not None and self._mpc.decoder is not None:
-            _copy(self.decoder, self._mpc.decoder)
+        for original, held in self._held:
+            _copy(original, held)
+
+    def _hold(self, network: Any) -> Any:
+        held = copy.deepcopy(network).requires_grad_(False)
+        self._held.append((network, held))
+        return held
 
     @torch.no_grad()
     def _solve(self, states: Tensor, noise: Tensor | None = None) -> Tensor:
-        return self._mpc(states, generator=self._generator, noise=noise, cost=False).action
+        config, guide = self._config, self._guide
+        if guide is not None and config.iterations == 0:
+            return guide.act(states)
+        if guide is not None and noise is None:
+            shape = config.iterations, len(states), config.samples, self._mpc.search_dim
+            noise = torch.empty(shape, device=states.device, dtype=states.dtype)
+            noise.normal_(generator=self._generator)
+        first = noise[0] if noise is not None else None
+        situation = config.situation(states, guide, self.decoder, first)
+        planned = self._mpc(situation, generator=self._generator, noise=noise, cost=False).action
+        if guide is None or self._by_policy is None:
+            return planned
+        return torch.where(self._by_policy.unsqueeze(-1), guide.act(states), planned)
 
 
 class _Imagination(FrozenRollout):
@@ -132,6 +233,7 @@ class _Imagination(FrozenRollout):
 
     def __init__(self, model: RSSM, dtype: torch.dtype) -> None:
         super().__init__(copy.deepcopy(model).requires_grad_(False).to(dtype))
+        self.model.reward_scale = model.reward_scale  # which learns, and keeps its precision
         self._original, self._dtype = model, dtype
 
     def refresh(self) -> None:
@@ -139,10 +241,15 @@ class _Imagination(FrozenRollout):
         _copy(self._original, self.model)
 
     def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
+        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
     ) -> Tensor:
+        def at_the_end(state: Tensor) -> Tensor:
+            assert terminal_cost is not None
+            return terminal_cost(state.to(actions.dtype))
+
+        end = None if terminal_cost is None else at_the_end
         state, planned = state.to(self._dtype), actions.to(self._dtype)
-        return super().sequence_cost(state, planned, discount, terminal_cost).to(actions.dtype)
+        return super().sequence_cost(state, planned, discount, end).to(actions.dtype)
 
 
 @torch.no_grad()

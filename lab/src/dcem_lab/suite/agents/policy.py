@@ -10,14 +10,17 @@ from torch import Generator, Tensor, nn
 
 from dcem import MPC, Decoder
 from dcem.backward import Backward, Unroll
+from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.planner import DTYPES, Planner, PlannerConfig
+from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.ppo_loss import log_prob
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.rssm.nets import EnsembleMLP
 
 PARTS = ("decoder", "reward", "transition")
-"""What a controller's parameters are divided into; its transition is the GRU and the observation head."""
+"""What a controller's parameters are divided into; its transition is the GRU, the observation head and the
+termination head, where there is one."""
 
 
 class Policy(nn.Module):
@@ -32,6 +35,7 @@ class Policy(nn.Module):
         backward: how to differentiate a plan.
         std: σ, of every number of an action.
         learn_std: whether σ is a parameter.
+        value: critics at the end of a plan, and an actor to start it from; they stay as they are.
 
     >>> from dcem_lab.suite.rssm import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
@@ -52,11 +56,14 @@ class Policy(nn.Module):
         backward: Backward = Unroll(),  # noqa: B008 (immutable)
         std: float = 0.1,
         learn_std: bool = False,
+        value: Value | None = None,
     ) -> None:
         super().__init__()
-        if planner.tau == 0:
+        if planner.tau == 0 and planner.temperature is None:
             raise ValueError("planner.tau must be positive for gradients to pass through the search, got 0")
         self.model, self.decoder, self.planner, self._backward = model, decoder, planner, backward
+        self.value = value.requires_grad_(False) if value is not None else None
+        self._guide = Guide(self.value, model, planner.value_pessimism) if self.value is not None else None
         self._frozen: FrozenRollout | None = None
         self._mpc = self._controller()
         self.noise_shape = planner.iterations, planner.samples, self._mpc.search_dim
@@ -65,13 +72,16 @@ class Policy(nn.Module):
         self.log_std = nn.Parameter(log_std.to(next(model.parameters())), requires_grad=learn_std)
 
     def _controller(self) -> MPC:
-        return self.planner.mpc(self.model, self._frozen or self.model, self.decoder, self._backward)
+        imagination = self._frozen or self.model
+        return self.planner.mpc(self.model, imagination, self.decoder, self._backward, self._guide)
 
     def forward(self, states: Tensor, noise: Tensor) -> Tensor:
         """The mean: model states (B, S) and noise (B, T, N, n) → actions (B, m)."""
         if self._frozen is not None:
             self._frozen.refresh()
-        return self._mpc(states, noise=noise.transpose(0, 1), cost=False).action
+        with torch.no_grad():
+            situation = self.planner.situation(states, self._guide, self.decoder, noise[:, 0])
+        return self._mpc(situation, noise=noise.transpose(0, 1), cost=False).action
 
     def log_prob(self, actions: Tensor, mean: Tensor) -> Tensor:
         """ln π of actions (B, m), as they were drawn and not clipped, around means (B, m): (B,)."""
@@ -79,7 +89,7 @@ class Policy(nn.Module):
 
     def actor(self) -> Planner:
         """A fast planner without gradients for the mean, in the precision of evaluations: call with noise."""
-        return Planner(self.model, self.planner, self.decoder)
+        return Planner(self.model, self.planner, self.decoder, value=self.value)
 
     def train_only(self, parts: Iterable[str]) -> list[nn.Parameter]:
         """Freeze all but these parts (and σ, if it is learned); returns their parameters."""
@@ -97,7 +107,11 @@ class Policy(nn.Module):
         modules: dict[str, list[nn.Module]] = {
             "decoder": [self.decoder] if self.decoder is not None else [],
             "reward": [self.model.reward_head],
-            "transition": [self.model.gru, self.model.observation_head],
+            "transition": [
+                head
+                for head in (self.model.gru, self.model.observation_head, self.model.termination_head)
+                if head is not None
+            ],
         }
         trained = []
         for part, owners in modules.items():

@@ -27,6 +27,9 @@ ACTION_REPEATS = {"cheetah": 4, "walker": 2}
 EPISODE_STEPS = 1000
 """Environment steps of an episode, in every task of the suite."""
 
+NEVER_TERMINATE = ("HalfCheetah", "HumanoidStandup", "Pendulum", "Pusher", "Reacher", "Swimmer")
+"""Gymnasium's tasks that only a time limit ends. Others, of which Gymnasium does not say, may terminate."""
+
 
 class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
     """A continuous-control task that repeats actions and can be saved in the middle of an episode.
@@ -44,6 +47,7 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
         n_observations: int,
         action_low: np.ndarray,
         action_high: np.ndarray,
+        terminates: bool,
     ) -> None:
         if action_repeat < 1:
             raise ValueError(f"action_repeat must be at least 1, got {action_repeat}.")
@@ -53,6 +57,8 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
         self.name = name
         self.action_repeat = action_repeat
         self.episode_steps = episode_steps
+        self.terminates = terminates
+        """Whether the task may end an episode before the time limit."""
         self.observation_space = Box(-np.inf, np.inf, (n_observations,), np.float32)
         self.action_space = Box(-1.0, 1.0, low.shape, np.float32)
         self._center, self._radius = (high + low) / 2, (high - low) / 2
@@ -67,7 +73,7 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Hold ``action`` (m,), clipped to [-1, 1], for the action repeat and sum the rewards."""
-        control = self._center + self._radius * np.clip(action, -1.0, 1.0)
+        control = self.control(action)
         total, terminated, truncated = 0.0, False, False
         for _ in range(self.action_repeat):
             reward, terminated = self._advance(control)
@@ -77,6 +83,10 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
             if terminated or truncated:
                 break
         return self._observe(), total, terminated, truncated, {}
+
+    def control(self, action: np.ndarray) -> np.ndarray:
+        """``action`` (..., m), clipped to [-1, 1], in the units of the task."""
+        return self._center + self._radius * np.clip(action, -1.0, 1.0)
 
     @property
     def episode_actions(self) -> int | None:
@@ -150,6 +160,7 @@ class DMCEnv(ControlEnv):
             sum(int(np.prod(spec.shape)) for spec in self._suite.observation_spec().values()),
             bounds.minimum,
             bounds.maximum,
+            terminates=domain == "lqr",
         )
 
     def render(self) -> np.ndarray:
@@ -230,6 +241,7 @@ class GymnasiumEnv(ControlEnv):
             gymnasium.spaces.flatdim(self._env.observation_space),
             actions.low.ravel(),
             actions.high.ravel(),
+            terminates=task.rpartition("-v")[0] not in NEVER_TERMINATE,
         )
 
     def render(self) -> Any:

@@ -55,6 +55,8 @@ class ParallelEnv(VectorEnv):
         with contextlib.closing(factory()) as probe:
             observation = _box(probe.observation_space, "an observation")
             action = _box(probe.action_space, "an action")
+            self.terminates = getattr(probe, "terminates", True)
+            """Whether episodes may end before the time limit."""
         self.num_envs = n_envs
         self.single_observation_space, self.single_action_space = observation, action
         self.observation_space = batch_space(observation, n_envs)

@@ -5,9 +5,12 @@ With h the deterministic state (a GRU), x the observation, u the action and r th
     h_{t+1} = GRU(h_t, [x_t, u_t])
     x_{t+1} ~ N(f(h_{t+1}), σ(h_{t+1})²)          (f(h_{t+1}) + x_t with ``residual=True``)
     r_{t+1} ~ N(g(h_{t+1}, x_{t+1}), 1)
+    e_{t+1} ~ Bernoulli(p(h_{t+1}, x_{t+1}))      (only with ``termination=True``)
 
 The reward that the action u_t earns is r_{t+1}: it belongs to the state arrived at, whose h has seen u_t.
-f and g have two fully connected layers of 200 units. The loss is in `dcem_lab.suite.rssm.overshoot`.
+Where tasks can terminate, e_{t+1} says whether that state ended the episode. Nothing is earned after an end,
+so what the planner counts is r_{t+1} Π_{s ≤ t} (1 − p_s).
+f, g and p have two fully connected layers of 200 units. The loss is in `dcem_lab.suite.rssm.overshoot`.
 """
 
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ from torch.nn import functional as F
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.rssm.nets import ACTIVATIONS, EnsembleGRU, EnsembleMLP
-from dcem_lab.suite.rssm.normalize import Normalizer
+from dcem_lab.suite.rssm.normalize import Normalizer, RewardScale
 
 LOSSES = ("nll", "mse", "rmse")
 
@@ -44,6 +47,8 @@ class RSSMConfig(Settings):
         distance: D, the most steps predicted open loop in training.
         members: M, networks in the ensemble.
         pessimism: the planner's reward is mean − pessimism · standard deviation over the members.
+        termination: predict whether a step ends the episode, for tasks that can terminate.
+        scale_rewards: predict rewards in units of their root mean square (`RSSM.reward_scale`).
     """
 
     hidden: int = setting(200, least=1)
@@ -61,6 +66,8 @@ class RSSMConfig(Settings):
     distance: int = setting(12, least=1)
     members: int = setting(1, least=1)
     pessimism: float = setting(0.0, least=0)
+    termination: bool = False
+    scale_rewards: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,11 +79,13 @@ class RSSM(nn.Module):
     """The world model, an ensemble of M ≥ 1 members that never mix before the planner's cost.
 
     A state is one tensor (..., M (H + X)): for each member its [h, x], x in the features of `normalizer`.
+    With ``config.termination`` a member's part is [h, x, s]: s, the probability that the episode still goes
+    on, is one wherever something was observed.
     A planner can take it as it is: `step` works on states and actions with any leading dimensions.
 
     Parameters, all with a leading M: ``gru`` (`EnsembleGRU` on [x, u]), ``observation_head`` (`EnsembleMLP`,
-    h → mean, or mean and raw deviation: σ = softplus(raw) + std) and ``reward_head`` (`EnsembleMLP`,
-    [h, x] → r).
+    h → mean, or mean and raw deviation: σ = softplus(raw) + std), ``reward_head`` (`EnsembleMLP`, [h, x] → r)
+    and ``termination_head`` (`EnsembleMLP`, [h, x] → logit of p; None without ``config.termination``).
 
     Args:
         obs_dim: numbers in an observation.
@@ -101,16 +110,20 @@ class RSSM(nn.Module):
         super().__init__()
         self.config = config = config or RSSMConfig()
         self.normalizer = Normalizer(obs_dim, config.angles, config.normalize)
+        self.reward_scale = RewardScale(config.scale_rewards)
         self.obs_dim, self.action_dim = obs_dim, action_dim
         self.features = X = self.normalizer.features
         H, M = config.hidden, config.members
-        self.member_dim = H + X
+        self.member_dim = H + X + config.termination
         self.state_dim = M * self.member_dim
         layers = [config.width] * config.layers
         outputs = 2 * X if config.predict_std else X
         self.gru = EnsembleGRU(X + action_dim, H, M, generator)
         self.observation_head = EnsembleMLP([H, *layers, outputs], config.activation, M, generator)
         self.reward_head = EnsembleMLP([H + X, *layers, 1], config.activation, M, generator)
+        self.termination_head: EnsembleMLP | None = None
+        if config.termination:
+            self.termination_head = EnsembleMLP([H + X, *layers, 1], config.activation, M, generator)
 
     def initial(self, obs: Tensor) -> Tensor:
         """The state (..., state_dim) at a first observation (..., obs_dim): h is zero."""
@@ -119,12 +132,14 @@ class RSSM(nn.Module):
     def observe(self, state: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
         """The state after ``action`` led from ``state`` to ``next_obs``: h advances, x is what was seen."""
         self._check(state, action)
-        hidden, x = self._split(state)
+        hidden, x, _ = self._split(state)
         hidden = self.gru(torch.cat([x, self._every_member(action)], dim=-1), hidden)
         return self._join(hidden.transpose(0, 1).reshape(*state.shape[:-1], *hidden.shape[::2]), next_obs)
 
     def step(self, state: Tensor, action: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """One imagined step: the next state and its cost, −(mean − pessimism · std of the members' rewards).
+
+        A member's reward counts with its probability that the episode still went on before the step.
 
         Args:
             state: (..., state_dim).
@@ -136,7 +151,7 @@ class RSSM(nn.Module):
         """
         self._check(state, action)
         batch = state.shape[:-1]
-        hidden, x = self._split(state)
+        hidden, x, going_on = self._split(state)
         hidden = self.gru(torch.cat([x, self._every_member(action)], dim=-1), hidden)
         mean, std = self.predict(hidden, x)
         if noise is None:
@@ -144,7 +159,12 @@ class RSSM(nn.Module):
         else:
             x = mean + std * noise.reshape(-1, self.config.members, self.features).transpose(0, 1)
         states = torch.cat([hidden, x], dim=-1)
-        cost = self.cost(self.reward_head(states).squeeze(-1))
+        rewards = self.reward_head(states)
+        if self.termination_head is not None:
+            rewards = rewards * going_on
+            going_on = going_on * torch.sigmoid(-self.termination_head(states))
+            states = torch.cat([states, going_on], dim=-1)
+        cost = self.reward_scale.decode(self.cost(rewards.squeeze(-1)))
         return states.transpose(0, 1).reshape(*batch, self.state_dim), cost.reshape(batch)
 
     def predict(self, hidden: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,11 +183,17 @@ class RSSM(nn.Module):
 
     def decode(self, state: Tensor) -> Tensor:
         """The observation (..., obs_dim) in a state: the members' mean, in the units of the environment."""
-        x = state.unflatten(-1, (self.config.members, self.member_dim))[..., self.config.hidden :]
+        x = self._members(state)[..., self.config.hidden : self.config.hidden + self.features]
         return self.normalizer.decode(x.mean(dim=-2))
 
+    def going_on(self, state: Tensor) -> Tensor:
+        """The probability (...) that the episode still goes on in a state, the members' mean."""
+        if not self.config.termination:
+            return state.new_ones(state.shape[:-1])
+        return self._members(state)[..., -1].mean(dim=-1)
+
     def cost(self, rewards: Tensor) -> Tensor:
-        """The planner's cost (N,) of what the members say that steps earn, (M, N)."""
+        """The planner's cost (N,) of what the members say that steps earn, (M, N), in the units of both."""
         mean = rewards.mean(dim=0)
         if self.config.members == 1 or self.config.pessimism == 0:
             return -mean
@@ -175,17 +201,25 @@ class RSSM(nn.Module):
         variance = rewards.var(dim=0, correction=0) + torch.finfo(rewards.dtype).tiny
         return self.config.pessimism * variance.sqrt() - mean
 
-    def _split(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., M (H + X)) → h (M, N, H) and x (M, N, X)."""
+    def _members(self, state: Tensor) -> Tensor:
+        """(..., state_dim) → (..., M, member_dim)."""
+        return state.unflatten(-1, (self.config.members, self.member_dim))
+
+    def _split(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(..., state_dim) → h (M, N, H), x (M, N, X) and, of models that know an end, s (M, N, 1)."""
         members = state.reshape(-1, self.config.members, self.member_dim).transpose(0, 1)
-        return members[..., : self.config.hidden], members[..., self.config.hidden :]
+        hidden, x, going_on = members.tensor_split(
+            (self.config.hidden, self.config.hidden + self.features), -1
+        )
+        return hidden, x, going_on
 
     def _join(self, hidden: Tensor, obs: Tensor) -> Tensor:
-        """h (..., M, H), or what spreads to it, and a raw observation (..., obs_dim) → (..., M (H + X))."""
+        """h (..., M, H), or what spreads to it, and a raw observation (..., obs_dim) → (..., state_dim)."""
         batch, M = obs.shape[:-1], self.config.members
         x = self.normalizer.encode(obs).unsqueeze(-2).expand(*batch, M, -1)
         hidden = hidden.expand(*batch, M, self.config.hidden)
-        return torch.cat([hidden, x], dim=-1).flatten(-2)
+        going_on = x.new_ones(*batch, M, self.config.termination)
+        return torch.cat([hidden, x, going_on], dim=-1).flatten(-2)
 
     def _every_member(self, action: Tensor) -> Tensor:
         return action.reshape(1, -1, self.action_dim).expand(self.config.members, -1, -1)

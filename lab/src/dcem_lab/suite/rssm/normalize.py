@@ -1,4 +1,7 @@
-"""Observations as models like them: angles as sine and cosine, features with zero mean and unit variance."""
+"""Observations and rewards as models like them.
+
+Angles as sine and cosine, features with zero mean and unit variance, rewards with a mean square of one.
+"""
 
 from collections.abc import Sequence
 
@@ -84,3 +87,49 @@ class Normalizer(nn.Module):
         for i in self.angles:
             columns[i] = columns[i].sin()
         return torch.stack(columns + cosines, dim=-1)
+
+
+class RewardScale(nn.Module):
+    """Rewards ↔ rewards in units of their root mean square, learned as data comes in.
+
+    Zero stays zero, since nothing is earned after an episode's end. With ``scale=False`` there are no
+    statistics and rewards stay as they are.
+
+    >>> scale = RewardScale()
+    >>> scale.update(torch.tensor([3e3, -4e3, 0.0, 0.0]))
+    >>> scale.encode(torch.tensor([5e3]))
+    tensor([2.])
+    """
+
+    mean_square: Tensor
+    count: Tensor
+
+    def __init__(self, scale: bool = True) -> None:
+        super().__init__()
+        self.scale = scale
+        if scale:
+            self.register_buffer("mean_square", torch.zeros(()))
+            self.register_buffer("count", torch.zeros(()))
+
+    @property
+    def unit(self) -> Tensor:
+        """() The root mean square, or one as long as there was no reward."""
+        return torch.where(self.mean_square > 0, self.mean_square, 1).sqrt()
+
+    def encode(self, rewards: Tensor) -> Tensor:
+        """In units of the root mean square."""
+        return rewards / self.unit if self.scale else rewards
+
+    def decode(self, rewards: Tensor) -> Tensor:
+        """The inverse of `encode`, in no less than the statistics' precision: half of it would overflow."""
+        return rewards.to(self._at_least(rewards)) * self.unit if self.scale else rewards
+
+    def _at_least(self, rewards: Tensor) -> torch.dtype:
+        return torch.promote_types(rewards.dtype, self.mean_square.dtype)
+
+    @torch.no_grad()
+    def update(self, rewards: Tensor) -> None:
+        """Merges a batch of rewards of any shape into the running statistics."""
+        if self.scale:
+            self.count.add_(rewards.numel())
+            self.mean_square.lerp_(rewards.square().mean(), rewards.numel() / self.count)

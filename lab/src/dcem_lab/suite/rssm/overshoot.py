@@ -10,6 +10,9 @@ and the loss is minus the bound on the log-likelihood, averaged over the distanc
 
     1/D Σ_d 1/(L−d+1) Σ_{t=0}^{L−d} −ln p(x_{t+d} | ĥ_{t+d}) − w ln p(r_{t+d} | ĥ_{t+d}, x̂_{t+d}).
 
+A model that predicts terminations adds −ln p(e_{t+d} | ĥ_{t+d}, x̂_{t+d}), and a chunk that a termination cut
+short counts up to there: its rows after that have no weight in the means.
+
 Since x is observed, PlaNet's KL from posterior to prior is, up to a constant, minus the log-likelihood of the
 observation under the prior, and there is no posterior whose gradient would have to be stopped. Gradients flow
 through the rollout and on through h_t into the filter pass.
@@ -23,9 +26,11 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dcem_lab.suite.rssm.fast.unroll import fast_head, fast_unroll
 from dcem_lab.suite.rssm.model import RSSM
+from dcem_lab.suite.rssm.nets import EnsembleMLP
 
 
 def blocks(length: int, chunks: int, distance: int) -> list[slice]:
@@ -83,6 +88,9 @@ def multistep_loss(
     obs: Tensor,
     actions: Tensor,
     rewards: Tensor,
+    terminated: Tensor | None = None,
+    valid: Tensor | None = None,
+    *,
     generator: torch.Generator | None = None,
     fast: bool = True,
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -97,13 +105,15 @@ def multistep_loss(
         obs: (B, L + 1, obs_dim).
         actions: (B, L, action_dim).
         rewards: (B, L), the reward each action earned.
+        terminated: (B, L), whether the step ended the episode; for models with a termination head.
+        valid: (B, L), false after an end, where chunks are padded; for models with a termination head.
         generator: where ``config.sample`` draws its noise from.
         fast: weight gradients of the unrolled steps in one product each, instead of plain autograd.
 
     Returns:
         The loss, and detached scalars, means over the members: ``loss``, its parts ``obs_loss`` and
-        ``reward_loss``, root mean squared errors ``obs_rmse/d`` (normalised features) and ``reward_rmse/d``
-        at the distances 1 and D.
+        ``reward_loss`` (and ``termination_loss``), root mean squared errors ``obs_rmse/d`` (normalised
+        features) and ``reward_rmse/d`` (scaled, where the model does that) at the distances 1 and D.
 
     >>> from dcem_lab.suite.rssm import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8, distance=4))
@@ -112,9 +122,9 @@ def multistep_loss(
     >>> loss.backward()
     """
     config, D = model.config, model.config.distance
-    _check(model, obs, actions, rewards)
+    _check(model, obs, actions, rewards, terminated, valid)
     x = model.normalizer.encode(obs).transpose(0, 1)
-    u, r = actions.transpose(0, 1), rewards.transpose(0, 1)
+    u, r = actions.transpose(0, 1), model.reward_scale.encode(rewards).transpose(0, 1)
     spans = blocks(u.shape[0], u.shape[1], D)
 
     noise = None
@@ -126,48 +136,79 @@ def multistep_loss(
     std = model.deviation(raw, mean)
     if noise is not None:
         mean = mean - std * noise
-    reward_head = model.reward_head
-    reward = (fast_head(reward_head, states) if fast else reward_head(states)).squeeze(-1)
+    ends = model.termination_head
+    reward = _head(model.reward_head, states, fast)
+    weights = None if ends is None or valid is None else _targets(valid.transpose(0, 1).to(x.dtype), D)
 
     obs_error = (torch.cat([x[d:].flatten(0, 1) for d in range(1, D + 1)]) - mean).square()
-    reward_error = (torch.cat([r[d:].flatten() for d in range(D)]) - reward).square()
+    reward_error = (_targets(r, D) - reward).square()
     squared = torch.stack([obs_error.mean(dim=-1), reward_error])
     if config.loss == "nll":
         obs_nll = (0.5 * obs_error / std.square() + std.log()).sum(dim=-1)
         obs_nll = obs_nll + 0.5 * model.features * math.log(2 * math.pi)
         reward_nll = 0.5 * reward_error + 0.5 * math.log(2 * math.pi)
-        table = _per_distance(torch.stack([obs_nll, reward_nll]), spans)
-        errors = _per_distance(squared.detach(), spans)
+        table = _per_distance(torch.stack([obs_nll, reward_nll]), spans, weights)
+        errors = _per_distance(squared.detach(), spans, weights)
     else:
-        errors = _per_distance(squared, spans)
+        errors = _per_distance(squared, spans, weights)
         # As in the planner's cost, the square root needs a finite slope at zero.
         table = errors if config.loss == "mse" else (errors + torch.finfo(errors.dtype).tiny).sqrt()
     obs_loss, reward_loss = table.mean(dim=-1)
     loss = obs_loss + config.reward_weight * reward_loss
+    parts = {"obs_loss": obs_loss, "reward_loss": reward_loss}
+    if ends is not None:
+        happened = torch.zeros_like(r) if terminated is None else terminated.transpose(0, 1).to(r.dtype)
+        logits = _head(ends, states, fast)
+        entropy = F.binary_cross_entropy_with_logits(
+            logits, _targets(happened, D).expand_as(logits), reduction="none"
+        )
+        parts["termination_loss"] = _per_distance(entropy.unsqueeze(0), spans, weights)[0].mean(dim=-1)
+        loss = loss + parts["termination_loss"]
 
     rmse = errors.detach().mean(dim=1).sqrt()
-    parts = {"loss": loss, "obs_loss": obs_loss, "reward_loss": reward_loss}
-    metrics = {name: value.detach().mean() for name, value in parts.items()}
+    metrics = {name: value.detach().mean() for name, value in {"loss": loss, **parts}.items()}
     for d in {1, D}:
         metrics[f"obs_rmse/{d}"], metrics[f"reward_rmse/{d}"] = rmse[:, d - 1]
     return loss.sum(), metrics
 
 
-def _per_distance(errors: Tensor, spans: list[slice]) -> Tensor:
-    """Means over the rows of each distance: (2, M, R) → (2, M, D)."""
-    parts = errors.split([span.stop - span.start for span in spans], dim=-1)
-    return torch.stack([part.mean(dim=-1) for part in parts], dim=-1)
+def _head(head: EnsembleMLP, states: Tensor, fast: bool) -> Tensor:
+    """(M, R, H + X) → (M, R)."""
+    return (fast_head(head, states) if fast else head(states)).squeeze(-1)
 
 
-def _check(model: RSSM, obs: Tensor, actions: Tensor, rewards: Tensor) -> None:
+def _targets(steps: Tensor, distance: int) -> Tensor:
+    """(L, B) → (R,), as the rows of all distances come: at distance d from t, that of step t + d − 1."""
+    return torch.cat([steps[d:].flatten() for d in range(distance)])
+
+
+def _per_distance(errors: Tensor, spans: list[slice], weights: Tensor | None) -> Tensor:
+    """Means over the rows of each distance, weighted by (R,) if given: (..., M, R) → (..., M, D)."""
+    sizes = [span.stop - span.start for span in spans]
+    if weights is None:
+        return torch.stack([part.mean(dim=-1) for part in errors.split(sizes, dim=-1)], dim=-1)
+    parts = zip((errors * weights).split(sizes, dim=-1), weights.split(sizes), strict=True)
+    return torch.stack([part.sum(dim=-1) / weight.sum().clamp(min=1) for part, weight in parts], dim=-1)
+
+
+def _check(
+    model: RSSM,
+    obs: Tensor,
+    actions: Tensor,
+    rewards: Tensor,
+    terminated: Tensor | None,
+    valid: Tensor | None,
+) -> None:
     if obs.ndim != 3 or obs.shape[1] < 2 or obs.shape[2] != model.obs_dim:
         raise ValueError(f"obs must have shape (B, L + 1, {model.obs_dim}), got {tuple(obs.shape)}")
     chunks, length = obs.shape[0], obs.shape[1] - 1
     for name, value, expected in (
         ("actions", actions, (chunks, length, model.action_dim)),
         ("rewards", rewards, (chunks, length)),
+        ("terminated", terminated, (chunks, length)),
+        ("valid", valid, (chunks, length)),
     ):
-        if value.shape != expected:
+        if value is not None and value.shape != expected:
             raise ValueError(f"{name} must have shape {expected} beside these obs, got {tuple(value.shape)}")
     if model.config.distance > length:
         raise ValueError(f"obs must hold at least distance={model.config.distance} steps, got {length}")

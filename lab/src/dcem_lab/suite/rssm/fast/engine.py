@@ -1,10 +1,15 @@
 """What rolls out a world model of constant weights, step by step or in fused kernels."""
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from dcem_lab.suite.rssm.model import RSSM
+
+TerminalCost = Callable[[Tensor], Tensor] | None
+"""Model states (*B, N, s) at the ends of rollouts → costs (*B, N)."""
 
 
 class Weights(NamedTuple):
@@ -18,10 +23,14 @@ class Weights(NamedTuple):
     gates: Tensor  # (M, 4H), biases of the GRU
     observation: list[tuple[Tensor, Tensor]]  # H → … → P, without deviations
     reward: list[tuple[Tensor, Tensor]]  # H + P → … → 1
+    termination: list[tuple[Tensor, Tensor]]  # H + P → … → 1; empty without such a head
 
 
 class Engine(Protocol):
     """Rolls out a model, for `dcem_lab.suite.rssm.fast.imagine` to differentiate."""
+
+    hidden: int
+    """H, which may be rounded up."""
 
     def refresh(self) -> None:
         """Take the weights anew from the model."""
@@ -36,10 +45,23 @@ class Engine(Protocol):
         """
 
 
-def check_sequences(model: RSSM, state: Tensor, actions: Tensor, discount: float, terminal_cost: Any) -> None:
-    """ValueError unless these are states (*B, s) and action sequences (*B, N, H, m), to be added up as is."""
-    if discount != 1 or terminal_cost is not None:
-        raise ValueError("sequence_cost: discount and terminal_cost need a model that goes step by step")
+def total_cost(costs: Tensor, discount: float) -> Tensor:
+    """Σ_t γ^t c_t of costs (T, ...)."""
+    if discount == 1:
+        return costs.sum(dim=0)
+    powers = discount ** torch.arange(len(costs), device=costs.device, dtype=costs.dtype)
+    # Not a matrix product: tensor cores would round it.
+    return (costs * powers.view(-1, *[1] * (costs.ndim - 1))).sum(dim=0)
+
+
+def last_states(model: RSSM, rows: Tensor, H: int, dtype: torch.dtype) -> Tensor:
+    """[h, x] (n, M, H + X) of rows [h, x, …] (M, n, H + P), whose H may be rounded up."""
+    states = torch.cat([rows[..., : model.config.hidden], rows[..., H : H + model.features]], dim=-1)
+    return states.transpose(0, 1).to(dtype)
+
+
+def check_sequences(model: RSSM, state: Tensor, actions: Tensor) -> None:
+    """ValueError unless these are states (*B, s) and action sequences (*B, N, H, m)."""
     *batch, _, _, action_dim = actions.shape
     if action_dim != model.action_dim or state.shape != (*batch, model.state_dim):
         raise ValueError(

@@ -6,7 +6,7 @@ of the backward pass, and what is left is written by hand:
 - A rollout leaves its states behind and nothing else. From them, the backward pass finds what happened inside
   of every step again. On a CUDA device that is for all steps at once: a few long matrix products, where
   rolling out takes a chain.
-- Rewards feed nothing back, so their head takes all steps at once as well.
+- Rewards and terminations feed nothing back, so their heads take all steps at once as well.
 - On a CUDA device and in half precision, rolling out is one kernel (`rollout_triton.py`).
 
 The oracle is `RSSM.step`.
@@ -19,7 +19,14 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
-from dcem_lab.suite.rssm.fast.engine import Engine, Weights, check_sequences
+from dcem_lab.suite.rssm.fast.engine import (
+    Engine,
+    TerminalCost,
+    Weights,
+    check_sequences,
+    last_states,
+    total_cost,
+)
 from dcem_lab.suite.rssm.fast.unroll import kernels_between_products, weight_gradient
 from dcem_lab.suite.rssm.model import RSSM
 from dcem_lab.suite.rssm.nets import ACTIVATIONS
@@ -63,20 +70,41 @@ class FrozenRollout:
         return self.model.step(state, action)
 
     def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
+        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
     ) -> Tensor:
-        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
+        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s), with that of where they end."""
         model, head = self.model, self.model.reward_head
-        check_sequences(model, state, actions, discount, terminal_cost)
+        check_sequences(model, state, actions)
         learned = [p for pair in zip(head.weights, head.biases, strict=True) for p in pair]
         if not self.learn_reward:
             learned = [p.detach() for p in learned]
         start, sequences = state.reshape(-1, model.state_dim), actions.reshape(-1, *actions.shape[-3:])
         at_once = len(start) if start.is_cuda else max(1, IN_CACHE // actions.shape[-3])
         parts = zip(start.split(at_once), sequences.split(at_once), strict=True)
-        rewards = torch.cat([_Imagined.apply(model, self._engine, *part, *learned) for part in parts], dim=-1)
-        cost = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:]).sum(dim=0)
-        return cost.reshape(actions.shape[:-2])
+        ended = terminal_cost is not None
+        imagined = [_Imagined.apply(model, self._engine, ended, *part, *learned) for part in parts]
+        rewards, logits = (torch.cat([found[i] for found in imagined], dim=-1) for i in range(2))
+        going_on = None
+        if model.config.termination:
+            going_on = _going_on(model, start, logits)
+            rewards = rewards * going_on[:, :-1]
+        costs = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:])
+        cost = model.reward_scale.decode(total_cost(costs, discount)).reshape(actions.shape[:-2])
+        if terminal_cost is None:
+            return cost
+        ends = torch.cat([found[2] for found in imagined])
+        if going_on is not None:
+            ends = torch.cat([ends, going_on[:, -1].T.unsqueeze(-1)], dim=-1)
+        ends = ends.reshape(*actions.shape[:-2], model.state_dim)
+        return cost + discount ** actions.shape[-2] * terminal_cost(ends)
+
+
+def _going_on(model: RSSM, start: Tensor, logits: Tensor) -> Tensor:
+    """The probability (M, T + 1, E · N) that the episode goes on before each step from states (E, s), and
+    behind the last one. What a step that ends it earns does count."""
+    first = start.unflatten(-1, (model.config.members, model.member_dim))[..., -1].T  # (M, E)
+    first = first.repeat_interleave(logits.shape[-1] // len(start), dim=1).unsqueeze(1)
+    return first * F.pad(F.logsigmoid(-logits), (0, 0, 1, 0)).cumsum(dim=1).exp()
 
 
 def fused_rollout(model: RSSM, dtype: torch.dtype) -> "rssm_triton.FusedRollout | None":
@@ -90,7 +118,7 @@ class StepByStep:
     """The `Engine` for any model and device."""
 
     def __init__(self, model: RSSM) -> None:
-        self.model = model
+        self.model, self.hidden = model, model.config.hidden
 
     def refresh(self) -> None:
         """Nothing to do: it reads the model's own weights."""
@@ -98,28 +126,32 @@ class StepByStep:
     def weights(self) -> Weights:
         model, gru, X = self.model, self.model.gru, self.model.features
         # Rows of [h, x, u] that start at multiples of 16 bytes are read faster.
-        spare = -(model.member_dim + model.action_dim) % 4
+        spare = -(model.config.hidden + X + model.action_dim) % 4
         rest = model.action_dim + spare
-        observation, reward = (
-            [(w.detach(), b.detach()) for w, b in zip(head.weights, head.biases, strict=True)]
-            for head in (model.observation_head, model.reward_head)
+        observation, reward, termination = (
+            [(w.detach(), b.detach()) for w, b in zip(head.weights, head.biases, strict=True)] if head else []
+            for head in (model.observation_head, model.reward_head, model.termination_head)
         )
         weight, bias = observation[-1]
         observation[-1] = F.pad(weight[..., :X], (0, rest)), F.pad(bias[..., :X], (0, rest))
-        weight, bias = reward[0]
-        reward[0] = F.pad(weight, (0, 0, 0, rest)), bias
+        for head in (reward, termination):
+            if head:
+                weight, bias = head[0]
+                head[0] = F.pad(weight, (0, 0, 0, rest)), bias
         inputs = F.pad(gru.input_weight.detach(), (0, 0, 0, spare))
-        return Weights(gru.hidden_weight.detach(), inputs, gru.bias.detach(), observation, reward)
+        return Weights(
+            gru.hidden_weight.detach(), inputs, gru.bias.detach(), observation, reward, termination
+        )
 
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         model, weights = self.model, self.weights()
         do = kernels_between_products(state)
         members, H, P = model.config.members, model.config.hidden, weights.inputs.shape[1]
-        X, S = model.features, model.member_dim
+        X, S = model.features, H + model.features
         by_time = actions.flatten(0, 1).transpose(0, 1)
         T, R, U = by_time.shape
         rows = state.new_zeros(members, T + 1, R, H + P)
-        begin = state.view(-1, members, 1, S).transpose(0, 1)
+        begin = state.view(-1, members, 1, model.member_dim)[..., :S].transpose(0, 1)
         rows[:, 0, :, :S] = begin.expand(-1, -1, actions.shape[1], -1).flatten(1, 2)
         rows[:, :T, :, S : S + U] = by_time
         gates = state.new_empty(members, R, 4 * H)
@@ -141,58 +173,89 @@ def _network(x: Tensor, layers: list[tuple[Tensor, Tensor]], activation: str) ->
 
 
 class _Imagined(Function):
-    """States (E, s), actions (E, N, T, m) and the reward head's parameters → rewards (M, T, E · N)."""
+    """States (E, s), actions (E, N, T, m) and the reward head's parameters → rewards (M, T, E · N).
+
+    Beside them the termination head's logits of the same shape, of no rows without such a head, and where
+    ``ended`` the last [h, x] (E · N, M, H + X), else None.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, model: RSSM, engine: Engine, state: Tensor, actions: Tensor, *learned: Tensor
-    ) -> Tensor:
+        ctx: Any, model: RSSM, engine: Engine, ended: bool, state: Tensor, actions: Tensor, *learned: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         rows, rewards = engine.imagine(state, actions)
+        logits = rewards[:, :0]
+        if model.termination_head is not None:
+            network, activation = engine.weights().termination, model.termination_head.activation
+            logits = _network(rows[:, 1:].flatten(1, 2), network, activation).view_as(rewards)
         ctx.model, ctx.engine, ctx.shape = model, engine, actions.shape
         ctx.save_for_backward(rows, *learned)  # these, so that a change to them in between is noticed
-        return rewards[..., : actions.shape[0] * actions.shape[1]]
+        n = actions.shape[0] * actions.shape[1]
+        ends = last_states(model, rows[:, -1, :n], engine.hidden, state.dtype) if ended else None
+        return rewards[..., :n], logits[..., :n], ends
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad: Tensor, grad_logits: Tensor, grad_ends: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         rows = ctx.saved_tensors[0]
         model: RSSM = ctx.model
         weights: Weights = ctx.engine.weights()
-        X, U, n = model.features, model.action_dim, grad.shape[-1]
+        X, U, n = model.features, model.action_dim, ctx.shape[0] * ctx.shape[1]
         H = weights.hidden.shape[1]
-        grad = F.pad(grad, (0, rows.shape[2] - n))
+        both = torch.cat([grad, grad_logits], dim=1)
         # Half precision has a narrow range: every trajectory's gradient is brought to its middle.
-        size = grad.abs().amax(dim=(0, 1)).clamp_min(torch.finfo(grad.dtype).tiny)
-        to_rows, to_head = _through_rewards(model, weights, rows, grad / size, size, ctx.needs_input_grad[4:])
-        if not ctx.needs_input_grad[3]:
-            return None, None, None, None, *to_head
+        size = both.abs().amax(dim=(0, 1))
+        if grad_ends is not None:
+            size = torch.maximum(size, grad_ends.abs().amax(dim=(1, 2)).to(size))
+        size = F.pad(size, (0, rows.shape[2] - n)).clamp_min(torch.finfo(grad.dtype).tiny)
+        both = F.pad(both, (0, rows.shape[2] - n)) / size
+        of_rewards, of_logits = both.tensor_split([grad.shape[1]], dim=1)
+        wanted = ctx.needs_input_grad[5:]
+        to_rows, to_head = _through_head(model, weights, weights.reward, rows, of_rewards, size, wanted)
+        if weights.termination:
+            to_rows += _through_head(model, weights, weights.termination, rows, of_logits, size)[0]
+        if not ctx.needs_input_grad[4]:
+            return None, None, None, None, None, *to_head
+        if grad_ends is not None:
+            ends = (grad_ends.transpose(0, 1) / size[:n, None]).to(rows.dtype)
+            hidden = model.config.hidden
+            to_rows[:, -1, :n, :hidden] += ends[..., :hidden]
+            to_rows[:, -1, :n, H : H + X] += ends[..., hidden:]
         by_row = _through_steps(model, weights, rows, to_rows)[..., H + X : H + X + U]
         by_time = by_row.sum(dim=0, dtype=grad.dtype) * size.unsqueeze(-1)
-        return None, None, None, by_time[:, :n].transpose(0, 1).reshape(ctx.shape), *to_head
+        return None, None, None, None, by_time[:, :n].transpose(0, 1).reshape(ctx.shape), *to_head
 
 
-def _through_rewards(
-    model: RSSM, weights: Weights, rows: Tensor, grad: Tensor, size: Tensor, wanted: tuple[bool, ...]
+def _through_head(
+    model: RSSM,
+    weights: Weights,
+    head: list[tuple[Tensor, Tensor]],
+    rows: Tensor,
+    grad: Tensor,
+    size: Tensor,
+    wanted: tuple[bool, ...] = (),
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Gradients of the rows (M, T + 1, R, H + P), and of the reward head's parameters where wanted.
 
-    Those of the rewards, ``grad`` (M, T, R), are divided by ``size`` (R,); so are those of the rows.
+    Those of what the head says, ``grad`` (M, T, R), are divided by ``size`` (R,); so are those of the rows.
     """
     activation = model.reward_head.activation
     layers = [rows[:, 1:].flatten(1, 2)]
-    befores = _befores(layers, weights.reward, activation)
+    befores = _befores(layers, head, activation)
     layer = grad.flatten(1).unsqueeze(-1).to(rows.dtype)
     to_rows, to_head = torch.empty_like(rows), list[Tensor | None]()
     to_rows[:, 0] = 0
-    for i in reversed(range(len(weights.reward))):
+    for i in reversed(range(len(head))):
         if any(wanted):
             true = layer.to(size.dtype) * size.repeat(grad.shape[1]).unsqueeze(-1)
             of_weight = weight_gradient(layers[i].to(size.dtype), true)
             to_head[:0] = [*_unpadded(model, i, of_weight, true.sum(dim=1), weights.hidden.shape[1])]
         if i == 0:
-            torch.bmm(layer, weights.reward[0][0].mT, out=to_rows[:, 1:].flatten(1, 2))
+            torch.bmm(layer, head[0][0].mT, out=to_rows[:, 1:].flatten(1, 2))
         else:
-            layer = layer @ weights.reward[i][0].mT
+            layer = layer @ head[i][0].mT
             layer = ACTIVATIONS[activation].backward(layer, befores[i - 1], torch.empty_like(layer))
     return to_rows, to_head or [None] * len(wanted)
 

@@ -4,6 +4,7 @@ The kernels and what they rest on are in `rollout_kernels.py`; here are the weig
 shapes they are launched in. The oracle is `RSSM.step`.
 """
 
+import os
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dcem import capture
-from dcem_lab.suite.rssm.fast.engine import Weights, check_sequences
+from dcem_lab.suite.rssm.fast.engine import (
+    TerminalCost,
+    Weights,
+    check_sequences,
+    last_states,
+    total_cost,
+)
 from dcem_lab.suite.rssm.fast.rollout_kernels import (
     cost_kernel,
     reward_kernel,
@@ -25,6 +32,9 @@ LEAST, LIMIT = 128, 256  # units of a layer: a block of weights holds all of a u
 INPUT_LIMIT = 64  # features and actions
 PROCESSORS = 132  # of the GPU that the shapes below were measured on
 TEAM_ROWS = 16 * PROCESSORS  # up to so many trajectories, teams of programs share a tile
+TEAMS = os.environ.get("DCEM_TEAMS", "1") != "0"
+"""Whether teams may be used at all. Their programs wait for each other, so a GPU that several processes share
+wants DCEM_TEAMS=0: two kernels that have started by half could wait for ever."""
 
 
 class Shape(NamedTuple):
@@ -42,6 +52,8 @@ def fits(model: RSSM) -> bool:
     """Whether there is a `FusedRollout` of this model."""
     config, inputs = model.config, model.features + model.action_dim
     sizes = config.hidden, config.width
+    if config.termination:  # for which there is no kernel
+        return False
     return config.layers == 2 and LEAST <= min(sizes) <= max(sizes) <= LIMIT and inputs <= INPUT_LIMIT
 
 
@@ -58,12 +70,14 @@ class FusedRollout:
         config, inputs = model.config, model.features + model.action_dim
         if not fits(model):
             raise ValueError(
-                f"FusedRollout: model must have 2 layers, {LEAST} to {LIMIT} units in each and at most "
-                f"{INPUT_LIMIT} features and actions, got {config.layers} layers, {config.hidden} hidden "
-                f"units, width {config.width}, {inputs} features and actions"
+                f"FusedRollout: model must have 2 layers, {LEAST} to {LIMIT} units in each, at most "
+                f"{INPUT_LIMIT} features and actions and no termination head, got {config.layers} layers, "
+                f"{config.hidden} hidden units, width {config.width}, {inputs} features and actions, "
+                f"termination={config.termination}"
             )
         self.model, self.action_dim = model, model.action_dim
-        H, W = _round_up(config.hidden), _round_up(config.width)
+        self.hidden = H = _round_up(config.hidden)
+        W = _round_up(config.width)
         self._sizes: dict[str, Any] = {
             "H": H, "W": W, "ACTIVATION": config.activation,
             "ALL_H": triton.next_power_of_2(max(H, 16)), "ALL_W": triton.next_power_of_2(max(W, 16)),
@@ -91,19 +105,29 @@ class FusedRollout:
 
     @torch.no_grad()
     def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: None = None
+        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
     ) -> Tensor:
-        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s); no discount or terminal cost."""
-        config = self.model.config
-        check_sequences(self.model, state, actions, discount, terminal_cost)
-        _, rewards = self._imagine(state, actions, teams=True)
+        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s), with that of where they end."""
+        model, config = self.model, self.model.config
+        check_sequences(model, state, actions)
+        trace, rewards = self._imagine(state, actions, teams=True)
         cost = torch.empty(actions.shape[:-2], device=state.device)
-        with torch.cuda.device(state.device):
-            cost_kernel[(triton.cdiv(cost.numel(), 128),)](
-                rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism,
-                M=config.members, TILE=128,
-            )  # fmt: skip
-        return cost
+        if discount != 1:
+            rewards = rewards[..., : cost.numel()]
+            costs = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:])
+            cost = total_cost(costs, discount).view_as(cost)
+        else:
+            with torch.cuda.device(state.device):
+                cost_kernel[(triton.cdiv(cost.numel(), 128),)](
+                    rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism,
+                    M=config.members, TILE=128,
+                )  # fmt: skip
+        cost = model.reward_scale.decode(cost)
+        if terminal_cost is None:
+            return cost
+        ends = last_states(model, trace[:, -1, : cost.numel()], self.hidden, state.dtype)
+        ends = ends.reshape(*cost.shape, model.state_dim)
+        return cost + discount ** actions.shape[-2] * terminal_cost(ends)
 
     @torch.no_grad()
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,7 +150,7 @@ class FusedRollout:
         of_h, of_x, *reward = self._reward_weights
         reward = [torch.cat([of_h, of_x], dim=1), *reward]
         reward[4] = reward[4].unsqueeze(-1).to(of_h.dtype)
-        return Weights(hidden, inputs, gates, _pairs(observation), _pairs(reward))
+        return Weights(hidden, inputs, gates, _pairs(observation), _pairs(reward), [])
 
     def _imagine(self, state: Tensor, actions: Tensor, teams: bool) -> tuple[Tensor, Tensor]:
         """The trace (M, T + 1, R, H + PAD) of actions (*B, N, T, m), and its rewards (M, T, R)."""
@@ -134,7 +158,7 @@ class FusedRollout:
         n_samples, horizon, action_dim = actions.shape[-3:]
         members, rows = config.members, actions.numel() // (horizon * action_dim)
         H, W, PAD = sizes["H"], sizes["W"], sizes["PAD"]
-        roll = (_shape if teams else _shape_without_teams)(rows * members, PAD)
+        roll = (_shape if teams and TEAMS else _shape_without_teams)(rows * members, PAD)
         head = _reward_shape(rows * members * horizon, PAD)
         tiles = triton.cdiv(rows, roll.tile)
         slot_rows = tiles * roll.tile

@@ -1,0 +1,107 @@
+"""An agent for any task: world model, critics and actor learn together, and plans use them all."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dcem_lab.runs import require
+from dcem_lab.suite import planet
+from dcem_lab.suite.agents import AgentConfig, CollectingConfig, PlannerConfig, ValueConfig
+from dcem_lab.suite.agents.planner import GUIDED
+from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite.online import StepLoopConfig, value_for
+from dcem_lab.suite.planet import run
+from dcem_lab.suite.rssm import RSSMConfig
+from dcem_lab.suite.trained import load_from
+
+__all__ = ["PRESETS", "Config", "check", "run"]
+
+
+def _phase_one(name: str, default: Any) -> Any:
+    """A field of phase 1, with its range and another default."""
+    return field(default=default, metadata=planet.Config.__dataclass_fields__[name].metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(planet.Config):
+    """A task, an agent to learn it, and how often to look at it.
+
+    How the world model learns (`LearningConfig`) is told at the top, all else in parts.
+
+    Attributes, beside those:
+        seed: of everything.
+        device: cpu, cuda, or auto for cuda where there is one.
+        task: a task of the control suite or a Gymnasium id.
+        action_repeat: environment steps an action is held for; null for the task's own.
+        source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
+            has one (else seed episodes that it plans itself); `from=` on the command line. A run of phase 1
+            has no value yet, and gets a new one.
+        wrap_angles: give the model sine and cosine of the observations that are angles.
+        model: the world model.
+        planner: the planner that collects.
+        evaluation: the planner that is evaluated.
+        collecting: exploration and memory.
+        loop: the loop around the agent.
+        value: critics and actor, and how they learn.
+    """
+
+    wrap_angles: bool = True
+    updates_per_step: float = _phase_one("updates_per_step", 1.0)
+    clip: float = _phase_one("clip", 20.0)
+    average: float = _phase_one("average", 0.995)
+    start_share: float = _phase_one("start_share", 0.2)
+    model: RSSMConfig = field(default_factory=lambda: replace(planet.ENSEMBLE, distance=6))
+    planner: PlannerConfig = GUIDED
+    evaluation: PlannerConfig = GUIDED
+    collecting: CollectingConfig = field(default_factory=lambda: CollectingConfig(noise_from_zero=True))
+    loop: StepLoopConfig = field(
+        default_factory=lambda: StepLoopConfig(env_steps=600_000, eval_every=50_000, eval_episodes=32)
+    )
+    value: ValueConfig = field(default_factory=lambda: ValueConfig(start_share=0.25))
+
+    def agent_for(self, env: ControlEnv) -> AgentConfig:
+        """The agent for an environment of the task, all but its world model."""
+        value = value_for(self.value, env)
+        return AgentConfig(self, self.collecting, self.planner, value=value)
+
+
+_TINY_PLANNER = replace(
+    GUIDED, samples=12, elites=3, iterations=2, horizon=3, policy_plans=4, dtype="float32"
+)
+_GYM_PLANNER = replace(GUIDED, samples=48, elites=8, iterations=3, policy_plans=8, dtype="float32")
+
+PRESETS: dict[str, dict[str, object]] = {
+    "tiny": {
+        **planet.PRESETS["tiny"],
+        "model": replace(planet.ENSEMBLE, hidden=16, width=16, distance=4, members=2),
+        "planner": _TINY_PLANNER,
+        "evaluation": _TINY_PLANNER,
+        "value": ValueConfig(critics=3, width=16, batch=16, updates_per_step=1.0, start_share=0.25),
+    },
+    # For Gymnasium's tasks of few dimensions, on a CPU.
+    "gym": {
+        **planet.PRESETS["gym"],
+        "planner": _GYM_PLANNER,
+        "evaluation": _GYM_PLANNER,
+        "updates_per_step": 1.0,
+        "value": ValueConfig(width=64, batch=128, updates_per_step=4.0, start_share=0.25),
+    },
+    # Twice the updates of the model, which tasks with a long action repeat need.
+    "best": {"updates_per_step": 2.0},
+}
+
+
+def check(config: Config) -> None:
+    """The task must exist, and what it goes on from must fit."""
+    planet.check(config)
+    theirs = load_from(config.source).value if config.source else None
+    if theirs is None:
+        return
+    with closing(planet.environment(config)()) as env:
+        value = config.agent_for(env).value
+    assert value is not None
+    for name, ours in value.network.items():
+        there = theirs.settings[name]
+        require(ours == there, f"value.{name}", ours, f"{there}, as in {config.source}")

@@ -1,0 +1,85 @@
+"""What critics and an actor bring to a plan: the worth of where it ends, and plans of the actor's own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dcem.control import sequence_cost
+from dcem_lab.suite.agents.value import Value
+from dcem_lab.suite.rssm import RSSM
+
+
+class Situation(NamedTuple):
+    """What a guided plan starts from."""
+
+    state: Tensor  # (E, s), of the world model
+    plans: Tensor  # (E, P, H, m), of the actor; the first without noise
+
+
+class InSituations:
+    """A model's view of situations: their states. Without plans, a state is all there is to a situation."""
+
+    def __init__(self, imagination: Any) -> None:
+        self._imagination, self.action_dim = imagination, imagination.action_dim
+
+    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return self._imagination.step(state, action)
+
+    def sequence_cost(self, situation: Any, *arguments: Any) -> Tensor:
+        state = situation.state if isinstance(situation, Situation) else situation
+        return sequence_cost(self._imagination, state, *arguments)
+
+
+class Guide(nn.Module):
+    """An actor and its critics in the states of a world model.
+
+    A state holds what each of M members takes the observation to be, x. The actor is asked about their mean
+    where it acts, and the critics about each of them, with the action that the actor takes there.
+
+    Args:
+        value: critics and actor.
+        model: what they live in.
+        pessimism: a state is worth the mean − pessimism · standard deviation over critics and members.
+    """
+
+    def __init__(self, value: Value, model: RSSM, pessimism: float) -> None:
+        super().__init__()
+        self.value, self.model, self.pessimism = value, model, pessimism
+
+    def observed(self, state: Tensor) -> Tensor:
+        """What the members observe in states (..., s): (..., M, X)."""
+        H, X = self.model.config.hidden, self.model.features
+        return self._members(state)[..., H : H + X]
+
+    def _members(self, state: Tensor) -> Tensor:
+        return state.unflatten(-1, (self.model.config.members, self.model.member_dim))
+
+    def act(self, state: Tensor) -> Tensor:
+        """The actor's actions (..., m) in states (..., s)."""
+        return self.value.actor(self.observed(state).mean(dim=-2))
+
+    def worth(self, state: Tensor) -> Tensor:
+        """What states (..., s) are worth (...), in units of the reward."""
+        x = self.observed(state)
+        q = self.value(x, self.value.actor(x))
+        if self.model.config.termination:  # nothing is earned after an end
+            q = q * self._members(state)[..., -1]
+        q = q.movedim(0, -1).flatten(-2)
+        if self.pessimism == 0:
+            return q.mean(dim=-1)
+        # As in the planner's reward: the square root needs a finite slope at zero.
+        variance = q.var(dim=-1, correction=0) + torch.finfo(q.dtype).tiny
+        return q.mean(dim=-1) - self.pessimism * variance.sqrt()
+
+    def plans(self, state: Tensor, noise: Tensor) -> Tensor:
+        """Actions (E, P, H, m) that the actor takes from states (E, s) in the model, with noise added."""
+        state = state.unsqueeze(-2).expand(*noise.shape[:-2], -1)
+        taken: list[Tensor] = []
+        for epsilon in noise.unbind(-2):
+            if taken:
+                state, _ = self.model.step(state, taken[-1])
+            taken.append((self.act(state) + epsilon).clamp(-1, 1))
+        return torch.stack(taken, dim=-2)

@@ -1,0 +1,172 @@
+"""Learning critics and an actor on replayed experience, beside the world model.
+
+The critics' targets are returns of n steps, with what averaged critics say about the actor's next action
+behind them, the less of two drawn at random:
+
+    y = Σ_{i<n} γ^i r_i + γ^n min_{j ∈ two of K} Q̄_j(x_n, π̄(x_n) + clipped noise).
+
+A time limit ends an episode and not the task, so y goes on behind it; behind a termination there is nothing.
+The actor maximises the mean of the critics, held away from the ends of the tanh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from dcem_lab.runs import require
+from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.suite.agents.value import KINDS, Value
+from dcem_lab.suite.replay import Chunk, ReplayBuffer
+from dcem_lab.suite.rssm import RSSM
+from dcem_lab.training.fit import Fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueConfig(Settings):
+    """Critics and an actor, and how they learn.
+
+    Attributes:
+        critics: K, of them.
+        width: units of the two hidden layers of every network.
+        gamma: discount an action; null for 1 − action repeat / 200, so that what is 200 environment steps
+            away counts 1/e of what is near.
+        reward_scale: rewards are multiplied by it before anything is learned.
+        values: what critics say: scalar, a number, or two-hot, a distribution over bins.
+        bins, low, high, symlog: of the bins, from low to high of scaled values, or of their symmetric
+            logarithm.
+        updates_per_step: updates for every step of all environments; may be a fraction.
+        batch: transitions in an update.
+        steps: n, rewards before the critics take over.
+        start_share: share of the batch that is taken from the first `start_steps` steps of episodes, which
+            are rare otherwise.
+        start_steps: how many steps are a beginning.
+        noise, noise_clip: standard deviation and limit of the noise on the actor's action in targets.
+        bound: what values may be at most, in units of the reward, where critics take over; null for no
+            bound, but on tasks of the control suite what its rewards can add up to, at most one an
+            environment step.
+        calm: weight of the actor's squared outputs before the tanh.
+        lr: of Adam.
+        clip: gradients are scaled down to this norm.
+        average: decay of the moving average that makes the targets and plans.
+    """
+
+    NETWORK: ClassVar = (
+        "critics",
+        "width",
+        "gamma",
+        "reward_scale",
+        "values",
+        "bins",
+        "low",
+        "high",
+        "symlog",
+    )
+    """What of it the networks are made of."""
+
+    critics: int = setting(5, least=2)
+    width: int = setting(256, least=1)
+    gamma: float | None = setting(None, least=0, below=1)
+    reward_scale: float = setting(0.1, above=0)
+    values: str = setting("scalar", among=KINDS)
+    bins: int = setting(101, least=2)
+    low: float = -10.0
+    high: float = 10.0
+    symlog: bool = True
+    updates_per_step: float = setting(12.0, least=0)
+    batch: int = setting(512, least=1)
+    steps: int = setting(3, least=1)
+    start_share: float = setting(0.0, least=0, most=1)
+    start_steps: int = setting(25, least=1)
+    noise: float = setting(0.2, least=0)
+    noise_clip: float = setting(0.5, least=0)
+    bound: float | None = None
+    calm: float = setting(1e-3, least=0)
+    lr: float = setting(3e-4, above=0)
+    clip: float = setting(10.0, above=0)
+    average: float = setting(0.995, least=0, below=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.low < self.high, "low", self.low, f"below high={self.high}")
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """What a `Value` is told, beside the sizes of observation and action."""
+        if self.gamma is None:
+            raise ValueError("gamma must be given where the action repeat is not known, got null")
+        return {name: getattr(self, name) for name in self.NETWORK}
+
+    def value(self, model: RSSM, seed: int) -> Value:
+        """New critics and a new actor, for what that model observes."""
+        sizes = model.features, model.action_dim
+        return Value(*sizes, **self.network, generator=Generator().manual_seed(seed))
+
+
+class ValueLearner(Fit):
+    """Fits critics to targets and an actor to the critics, in one update.
+
+    Args:
+        value: learns.
+        model: whose normaliser says what x is.
+        replay: where transitions come from.
+        config: how the critics and the actor learn.
+        generator: of transitions and noise, on the replay buffer's device.
+    """
+
+    average: Value
+    tag = "value"
+
+    def __init__(
+        self, value: Value, model: RSSM, replay: ReplayBuffer, config: ValueConfig, generator: Generator
+    ) -> None:
+        self.value, self.replay, self.config = value, replay, config
+        self._normalizer = model.normalizer
+        super().__init__(value, config, generator)
+
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        config, value = self.config, self.value
+        chunk = self.replay.sample_with_starts(
+            config.batch, config.steps, self.generator, config.start_share, config.start_steps, padded=True
+        )
+        x, u, targets = self.targets(chunk)
+        said = value.say(x, u)
+        critic_loss = value.errors(said, targets).mean(dim=-1).sum()
+
+        raw = value.actor.raw(x)
+        worth = value.read(value.say(x, raw.tanh(), frozen=True)).mean()
+        actor_loss = config.calm * raw.square().mean() - worth
+        figures = {
+            "critic_loss": critic_loss.detach() / config.critics,
+            "value": worth.detach() / value.reward_scale,
+            "target": targets.mean() / value.reward_scale,
+            "calm": raw.detach().square().mean(),
+        }
+        return critic_loss + actor_loss, figures
+
+    @torch.no_grad()
+    def targets(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
+        """States x (B, X), the actions (B, m) taken there, and what to tell the critics about them (B,)."""
+        gamma, scale, bound = self.value.gamma, self.value.reward_scale, self.config.bound
+        x, over = self._normalizer.encode(chunk.observations), chunk.terminated.any(dim=1)
+        n = chunk.rewards.shape[1]
+        behind = self._behind(x[:, -1])
+        if bound is not None:
+            behind = behind.clamp(max=bound)
+        powers = gamma ** torch.arange(n, device=x.device)
+        targets = (chunk.rewards * powers).sum(dim=1) + torch.where(over, 0.0, gamma**n * behind)
+        return x[:, 0], chunk.actions[:, 0], scale * targets
+
+    def _behind(self, x: Tensor) -> Tensor:
+        """What the averaged critics make of x (B, X), (B,), in units of the reward."""
+        config, value = self.config, self.average
+        u = value.actor(x)
+        noise = config.noise * torch.empty_like(u).normal_(generator=self.generator)
+        u = (u + noise.clamp(-config.noise_clip, config.noise_clip)).clamp(-1, 1)
+        q = value(x, u)
+        # Two critics for every row: drawn so that nothing waits for the device.
+        drawn = torch.rand(q.shape, device=q.device, generator=self.generator).topk(2, dim=0).indices
+        return q.gather(0, drawn).amin(dim=0)

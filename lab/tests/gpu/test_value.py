@@ -1,0 +1,172 @@
+"""Values at the end of plans, in fused kernels and captured."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from dcem.control import rollout
+from dcem_lab.suite.agents import (
+    DecoderConfig,
+    LearningConfig,
+    Planet,
+    Planner,
+    PlannerConfig,
+    Value,
+    ValueConfig,
+    ValueLearner,
+)
+from dcem_lab.suite.agents.guide import Guide
+from dcem_lab.suite.agents.planner import GUIDED
+from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.rssm import RSSM, RSSMConfig
+from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, StepByStep
+from toy.agent import make_planet
+
+pytestmark = pytest.mark.gpu
+
+MODEL = RSSMConfig(
+    hidden=200, width=200, members=3, pessimism=0.5, residual=True, activation="gelu", normalize=True,
+    predict_std=False, sample=False, loss="rmse", distance=4,
+)  # fmt: skip
+VALUE = ValueConfig(gamma=0.98, width=64, batch=64, updates_per_step=3.0, start_share=0.25)
+HALF = 4e-3
+
+
+def make(obs_dim: int = 17, action_dim: int = 6, **config: object) -> tuple[RSSM, Value]:
+    model = RSSM(obs_dim, action_dim, replace(MODEL, **config), Generator().manual_seed(0)).cuda()
+    value = Value(obs_dim, action_dim, width=64, gamma=0.98, generator=Generator().manual_seed(0)).cuda()
+    return model, value
+
+
+@pytest.mark.parametrize(("states", "samples", "hidden"), [(1, 152, 200), (16, 152, 200), (3, 33, 130)])
+@pytest.mark.parametrize("members", [1, 3])
+def test_fused_costs_that_end_in_a_value(states: int, samples: int, hidden: int, members: int) -> None:
+    from dcem_lab.suite.rssm.fast.rollout_triton import FusedRollout
+
+    model, value = make(hidden=hidden, members=members)
+    guide = Guide(value, model, 0.5)
+    state = model.initial(torch.randn(states, 17, device="cuda"))
+    actions = 2 * torch.rand(states, samples, 6, 6, device="cuda") - 1
+
+    def end(last: Tensor) -> Tensor:
+        return -guide.worth(last)
+
+    with torch.no_grad():
+        got = FusedRollout(model).sequence_cost(state, actions, 0.98, end)
+        expected = rollout(model, state.unsqueeze(-2).expand(states, samples, -1), actions, 0.98, end)
+    assert ((got - expected).norm() / expected.norm()) < HALF
+
+
+@pytest.mark.parametrize("learn_reward", [False, True])
+def test_half_precision_gives_nearly_the_same_gradients(learn_reward: bool) -> None:
+    model, value = make()
+    guide = Guide(value.requires_grad_(False), model, 0.5)
+    state = model.initial(torch.randn(8, 17, device="cuda"))
+    actions = (2 * torch.rand(8, 100, 6, 6, device="cuda") - 1).requires_grad_()
+    above = torch.randn(8, 100, device="cuda") * torch.logspace(-9, 0, 8, device="cuda")[:, None]
+    wanted = [actions, *(model.reward_head.parameters() if learn_reward else ())]
+    found = []
+    for dtype in (torch.float16, torch.float32):
+        imagined = FrozenRollout(model, learn_reward, dtype)
+        cost = imagined.sequence_cost(state, actions, 0.98, lambda last: -guide.worth(last))
+        found.append([cost.detach(), *torch.autograd.grad(cost, wanted, above)])
+    assert not isinstance(FrozenRollout(model, dtype=torch.float16)._engine, StepByStep)
+    for got, expected in zip(*found, strict=True):
+        assert (got - expected).norm() < 0.01 * expected.norm()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("iterations", [6, 0])
+def test_a_captured_plan_equals_that_of_the_processor(dtype: str, iterations: int) -> None:
+    """Also after the weights have changed."""
+    there, value_there = make()
+    here, value_here = copy.deepcopy(there).cpu(), copy.deepcopy(value_there).cpu()
+    config = replace(GUIDED, dtype=dtype, iterations=iterations)
+    reference, plan = Planner(here, config, value=value_here), Planner(there, config, value=value_there)
+    for scale in (1.0, 0.7):
+        with torch.no_grad():
+            for network in (here, there, value_here, value_there):
+                for parameter in network.parameters():
+                    parameter.mul_(scale)
+        reference.refresh()
+        plan.refresh()
+        states = here.initial(torch.randn(32, 17))
+        if iterations == 0:
+            torch.testing.assert_close(plan(states.cuda()).cpu(), reference(states), atol=5e-3, rtol=0)
+            continue
+        noise = torch.randn(iterations, 32, 128, 36)
+        expected, got = reference(states, noise), plan(states.cuda(), noise.cuda()).cpu()
+        # Rounding may swap an elite for another of nearly the same cost: the mean over many plans tells.
+        assert (got - expected).abs().mean() < {"float32": 0.02, "float16": 0.05}[dtype]
+
+
+def test_new_noise_in_every_captured_plan() -> None:
+    model, value = make()
+    generator = Generator("cuda").manual_seed(0)
+    plan = Planner(model, GUIDED, generator=generator, value=value)
+    states = model.initial(torch.randn(4, 17, device="cuda"))
+    first = plan(states)
+    assert not torch.equal(plan(states), first)
+    generator.manual_seed(0)
+    assert torch.equal(plan(states), first)
+
+
+@pytest.mark.parametrize("values", ["scalar", "two-hot"])
+def test_captured_updates_learn_what_eager_ones_do(values: str) -> None:
+    losses = []
+    for captured in (True, False):
+        generator = Generator("cuda").manual_seed(0)
+        replay = ReplayBuffer(64, 12, 2, 1, "cuda", shortest_episode=4)
+        for t in range(10):
+            x = torch.rand(64, 2, device="cuda", generator=generator) * 2 - 1
+            u = torch.rand(64, 1, device="cuda", generator=generator) * 2 - 1
+            reward = -(u[:, 0] + x[:, 0] / 2).square()
+            replay.add(x, u, reward, x, torch.full((64,), t == 9))
+        model = RSSM(2, 1, RSSMConfig(hidden=8, width=8)).cuda()
+        config = replace(VALUE, steps=1, gamma=0.0, lr=3e-3, values=values, start_steps=2, low=-1.0, high=1.0)
+        learner = ValueLearner(config.value(model, 0).cuda(), model, replay, config, generator)
+        for _ in range(300):
+            if captured:
+                learner.update()
+            else:
+                with torch.no_grad():
+                    learner._update()
+                learner.updates += 1
+        learner.metrics()
+        learner.update()
+        losses.append(learner.metrics()["critic_loss"])
+        x = torch.rand(100, 2, device="cuda") * 2 - 1
+        assert (learner.average.actor(x)[:, 0] + x[:, 0] / 2).square().mean().sqrt() < 0.2
+    assert losses[0] == pytest.approx(losses[1], rel=0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("latent", [False, True])
+def test_the_agent_runs_and_goes_on_from_its_state(latent: bool) -> None:
+    planner = replace(GUIDED, samples=64, elites=8, iterations=3, horizon=4, policy_plans=8)
+    decoder = None
+    if latent:
+        planner = PlannerConfig(samples=50, elites=5, iterations=3, horizon=4, tau=0.2, dtype="float16")
+        decoder = DecoderConfig(latent_dim=3, hidden=(32,), states=8, context=4, residual=True)
+
+    def make() -> Planet:
+        return make_planet(
+            model=MODEL, planner=planner, decoder=decoder, value=VALUE, envs=4, episode=10, device="cuda",
+            learning=LearningConfig(batch=16, length=8, average=0.9, updates_per_step=1.5, start_share=0.25),
+            seed_episodes=4, replay_steps=2000, policy_share=0.5,
+        )  # fmt: skip
+
+    agent = make()
+    for _ in range(60):
+        agent.step()
+    assert agent.learners["value"].updates == 150
+    assert all(abs(value) < 1e4 for value in agent.learners["value"].metrics().values())
+    other = make()
+    other.load_state_dict(agent.state_dict())
+    for _ in range(20):
+        other.step()
+    assert other.learners["value"].updates == 210
+    assert other.value is not None
+    assert all(p.isfinite().all() for p in other.value.parameters())
