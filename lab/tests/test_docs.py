@@ -25,6 +25,7 @@ from dcem_lab.report import documents
 from dcem_lab.runs.config import meant_by
 from dcem_lab.runs.settings import known_settings
 from dcem_lab.study import tables
+from printed import alike, outputs
 
 pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[2]
@@ -345,15 +346,28 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_code_blocks_run(page, tmp_path, monkeypatch):
-    """One namespace a page, so that a block can build on the ones before it."""
+def test_code_blocks_print_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = page.read_text()
-    namespace: dict[str, object] = {"__name__": "__main__"}
     with patch.dict(os.environ):
-        for match in PYTHON.finditer(text):
-            line = text[: match.start(1)].count("\n")
-            exec(compile("\n" * line + match.group(1), str(page), "exec"), namespace)
+        for match, printed in outputs(page):
+            assert match[3] is None or alike(match[3], printed), (
+                f"{name(page)} does not show what is printed: run `make outputs`\n{printed}"
+            )
+
+
+def test_outputs_are_compared():
+    assert doctest.testmod(importlib.import_module("printed")).failed == 0
+
+
+def test_the_experiment_of_the_docs_is_a_whole_file(tmp_path, monkeypatch):
+    """Copied from the page into a file of its own, it trains."""
+    section = (ROOT / "docs" / "extend.md").read_text().split("## An experiment", 1)[1]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "bowl.py").write_text(PYTHON.findall(section)[0])
+    assert cli.main(["train", "mine.bowl", "preset=tiny"]) == 0
+    assert len(list(tmp_path.glob("runs/**/run.json"))) == 1
 
 
 MODULES = [
