@@ -36,8 +36,12 @@ def test_a_commit_and_hosted_ci_run_what_a_contributor_runs():
     assert {"check", "test"} <= set(targets)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda p: p.name
+)
 def test_an_issue_asks_for_the_versions(path):
-    asked = " ".join(field["attributes"].get("description", "") for field in yaml.safe_load(path.read_text())["body"])
+    asked = " ".join(
+        field["attributes"].get("description", "") for field in yaml.safe_load(path.read_text())["body"]
+    )
     assert "dcem.__version__" in asked
     assert "torch.__version__" in asked
