@@ -1,6 +1,6 @@
 """What the code blocks of a page print, beside what the page says they print.
 
-A `text` block right after a `python` block is its output. `python printed.py PAGE …` writes it into the pages again.
+A `text` block right after a `python` block is its output; `python -m printed PAGE …` renews it.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
 
 
 def outputs(page: Path) -> Iterator[tuple[re.Match[str], str]]:
-    """Every python block with what it prints; one namespace per page, so that blocks build on those before."""
+    """Every python block with what it prints; one namespace per page, so that blocks can build on others."""
     text, namespace = page.read_text(), {"__name__": "__main__"}
     for match in BLOCK.finditer(text):
         line = text[: match.start(1)].count("\n")
@@ -34,7 +34,7 @@ def alike(shown: str, printed: str) -> bool:
     >>> alike("found 1.00", "found 1.20"), alike("slope 1e-06", "slope 1e-04"), alike("True", "False")
     (False, False, False)
     """
-    words, others = ([word for word in NUMBER.sub("#", text).split()] for text in (shown, printed))
+    words, others = (NUMBER.sub("#", text).split() for text in (shown, printed))
     return words == others and all(
         _close(one, other) for one, other in zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)
     )

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     if is_cartpole(given.what):
         raise UsageError(
-            f"{given.what} must be a controller that acts step by step, and a cartpole decoder plans only once: "
+            f"{given.what} must be a controller that acts step by step, and a cartpole decoder plans once: "
             "`dcem play` films it, `dcem report` has its costs"
         )
     trained = load_trained(given)

@@ -1,4 +1,4 @@
-"""The README's table: what was measured, beside the paper's numbers or a peer's, every number from a file of results."""
+"""The README's table: what was measured beside the paper or a peer, every number from a file of results."""
 
 from __future__ import annotations
 
