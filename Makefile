@@ -5,7 +5,7 @@ LIBRARY := .venv-library/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TORCH := torch==2.13.0  # first and by release: a later requirement must not pull another build
 
-.PHONY: run test test-library test-lab test-slow soak check docs tables bench dist clean
+.PHONY: run test test-library test-lab test-slow soak check docs tables outputs bench dist clean
 
 run: .venv/installed  ## an example and small versions of the experiments; prints where the pictures are
 	$(BIN)/python examples/minimize_2d.py
@@ -25,7 +25,7 @@ test-slow: .venv/installed  ## the nightly checks
 	$(BIN)/python -m pytest -q -m slow
 	$(BIN)/python -m pytest -q -c lab/pyproject.toml -m slow lab/tests
 
-soak: .venv/installed  ## every number of lab/docs/reliability.md measured anew, an hour; ONLY=kills for one of them
+soak: .venv/installed  ## every number of lab/docs/reliability.md measured again, an hour; ONLY=kills for one of them
 	$(BIN)/python -m pytest -q -c lab/pyproject.toml -m soak $(if $(ONLY),-k "$(ONLY)]") lab/tests/reliability
 	PYTHONPATH=lab/tests $(BIN)/python -m reliability.publish
 
@@ -39,8 +39,11 @@ docs: .venv/installed  ## the documentation, into out/docs
 	$(BIN)/python -m sphinx -W -q -b html -c docs . out/docs
 	@echo "open out/docs/docs/index.html"
 
-tables: .venv/installed  ## the tables of README and docs anew, from the files of results
+tables: .venv/installed  ## the tables of README and docs, rebuilt from the files of results
 	$(BIN)/python -m dcem_lab.study.tables
+
+outputs: .venv/installed  ## what the code blocks of the docs print, written into the pages again
+	PYTHONPATH=lab/tests $(BIN)/python -m printed README.md docs/*.md lab/docs/*.md
 
 bench: .venv/installed  ## speed and memory beside peers, tables under benchmarks/results
 	$(BIN)/dcem bench

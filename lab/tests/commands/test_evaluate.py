@@ -129,8 +129,19 @@ def test_a_film_of_the_cartpole_takes_no_planner(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["cartpole", "cartpole-8"])
+def test_a_decoder_of_the_cartpole_is_not_evaluated_and_says_what_to_do(
+    name: str, capsys: pytest.CaptureFixture
+) -> None:
+    """Not "did you mean 'cartpole-8'?", which would fail as well."""
+    assert exit_code("eval", name) == exits.USAGE
+    said = capsys.readouterr().err
+    assert f"dcem eval: {name} must be a controller that acts step by step" in said
+    assert "`dcem play` films it" in said
+
+
 @pytest.mark.slow
-def test_a_film_of_the_cartpole_is_made_on_the_processor(tmp_path: Path) -> None:
+def test_a_film_of_the_cartpole_is_made_on_the_cpu(tmp_path: Path) -> None:
     path = tmp_path / "film.gif"
     words = ["--output", path, "--device", "cpu", "--seed", 0, "--fps", 20]
     assert exit_code("play", "cartpole-2", *words) == exits.DONE

@@ -22,17 +22,17 @@ def write_run(folder: Path, log: list[dict[str, float]], **record: object) -> No
     (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
 
 
-def test_a_sweep_is_shown_with_progress_errors_and_best_figures(capsys):
+def test_a_sweep_is_shown_with_progress_errors_and_best_metrics(capsys):
     assert dcem("preset=tiny", "seed=0,1", "fail_at=-1,2", "-m", "run_dir=all") == 1
     capsys.readouterr()
-    assert cli.main(["sweep-status", "all", "--figure", "loss"]) == 0
+    assert cli.main(["sweep-status", "all", "--metric", "loss"]) == 0
     extremes = ["lowest", "highest"]
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["run", "status", "progress", "left", "seen", "figure", "newest", *extremes]
-    run, state, steps, percent, figure, newest, lowest, highest = lines[2].split()
+    assert head.split() == ["run", "status", "progress", "left", "seen", "metric", "newest", *extremes]
+    run, state, steps, percent, metric, newest, lowest, highest = lines[2].split()
     logged = [json.loads(row) for row in Path("all/tiny/seed0/log.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in logged if "loss" in row]
-    assert (run, state, steps, percent, figure) == ("tiny/seed0", "finished", "5/5", "100%", "loss")
+    assert (run, state, steps, percent, metric) == ("tiny/seed0", "finished", "5/5", "100%", "loss")
     assert [newest, lowest, highest] == [f"{x:.4g}" for x in (losses[-1], min(losses), max(losses))]
     assert lines[0].split()[:4] == ["tiny,fail_at=2/seed0", "failed", "2/5", "40%"]
     assert "tiny,fail_at=2/seed1: ArithmeticError: asked to fail" in lines
@@ -59,7 +59,7 @@ def test_a_running_run_is_seen_by_its_log():
     write_run(Path("all/seed0"), log, status="running", step=10, steps=100, wall_seconds=5.0)
     os.utime("all/seed0/run.json", (0, 0))
     found = status(Path("all"), "seed0")
-    assert (found.step, found.seconds_left, found.figure) == (40, 30.0, "return")
+    assert (found.step, found.seconds_left, found.metric) == (40, 30.0, "return")
     assert found.values == (3.0, 3.0, 3.0)
     assert found.seconds_ago < 60
 

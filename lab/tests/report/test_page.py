@@ -289,7 +289,7 @@ def test_phase_two_has_curves_and_what_became_of_its_runs(text):
 
 
 def test_the_papers_claims_have_their_lines(sources, text):
-    listed = markdown.by_heading(sources.docs / "dmc.md")[1][dmc.CLAIMS]
+    listed = markdown.by_heading(sources.docs / "claims.md")[1][dmc.CLAIMS]
     lines = [line for line in listed.splitlines() if line.startswith("| ")]
     assert len(lines) > 10
     shown = text["dmc"].partition(dmc.CLAIMS)[2]

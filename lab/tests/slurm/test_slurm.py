@@ -79,9 +79,9 @@ class Sweep:
         shown, errors = self.process.communicate(timeout=timeout)
         listed = [line for line in shown.splitlines() if str(self.root) in line]
         note("\n".join([*listed, f"exit code {self.process.returncode}"]).replace(str(self.root), "RUNS"))
-        words = ["dcem_lab", "sweep-status", str(self.root), "--figure", "loss"]
+        words = ["dcem_lab", "sweep-status", str(self.root), "--metric", "loss"]
         shown = self.command(sys.executable, "-m", *words, quiet=True)
-        note(f"$ dcem sweep-status RUNS --figure loss\n{shown}")
+        note(f"$ dcem sweep-status RUNS --metric loss\n{shown}")
         return self.process.returncode, listed, errors
 
     def folder(self, seed: int) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import imageio
 import numpy as np
 import pytest
@@ -288,3 +289,18 @@ def test_what_cannot_be_drawn_is_not_filmed(
     with pytest.raises(CannotDrawError, match=r"no GL here.*MUJOCO_GL=egl draws without a screen"):
         film(plane, tmp_path / "film.mp4", seed=0, fps=10)
     assert not (tmp_path / "film.mp4").exists()
+
+
+def test_a_task_whose_way_to_draw_is_not_installed_says_what_to_install(
+    plane: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MountainCarContinuous-v0 and Pendulum-v1 draw with pygame, to which MUJOCO_GL means nothing."""
+
+    class NeedsPygame(Plane):
+        def render(self) -> np.ndarray:
+            raise gymnasium.error.DependencyNotInstalled("pygame is not installed, run `pip install …`")
+
+    monkeypatch.setattr(controllers, "make_env", lambda *_, **options: NeedsPygame(**options))
+    with pytest.raises(CannotDrawError, match="pygame is not installed, run") as refused:
+        film(plane, tmp_path / "film.mp4", seed=0, fps=10)
+    assert "MUJOCO_GL" not in str(refused.value)

@@ -41,6 +41,11 @@ def main(arguments: Sequence[str]) -> int:
             "--table needs a name for a controller whose planner or snapshot is changed: "
             "--controller full-cem-100, say"
         )
+    if is_cartpole(given.what):
+        raise UsageError(
+            f"{given.what} must be a controller that acts step by step, and a cartpole decoder plans once: "
+            "`dcem play` films it, `dcem report` has its costs"
+        )
     trained = load_trained(given)
     if given.table is not None:
         _check_table(given.table)
@@ -130,6 +135,15 @@ def _stopped(given: argparse.Namespace, path: Path, episodes: list[Episode]) -> 
         words += [name] if value is True else [name, str(value)]
     print(f"stopped{kept}\nplay the others with: {shlex.join(words)}", file=sys.stderr)
     return INTERRUPTED
+
+
+def is_cartpole(what: str) -> bool:
+    """Does it name a decoder of the cartpole, which has no environment to play episodes in?"""
+    try:
+        from dcem_lab.cartpole.shipped import is_one
+    except ModuleNotFoundError as error:
+        raise missing(error, "[plot,suite]") from error
+    return is_one(what)
 
 
 def load_trained(given: argparse.Namespace) -> Trained:

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcem_lab.commands.evaluate import add_common_options, default_path, load_trained
-from dcem_lab.commands.exits import DONE, FAILED, UsageError, missing
+from dcem_lab.commands.evaluate import add_common_options, default_path, is_cartpole, load_trained
+from dcem_lab.commands.exits import DONE, FAILED, UsageError
 from dcem_lab.commands.parser import Parser
 from dcem_lab.runs.progress import Progress
 
@@ -23,7 +23,7 @@ _EXAMPLES = """\
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem play` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
-    if _is_cartpole(given.what):
+    if is_cartpole(given.what):
         return _play_cartpole(given)
     # MuJoCo chooses how to draw when it is first imported; without a screen only EGL works.
     os.environ.setdefault("MUJOCO_GL", "egl")
@@ -44,14 +44,6 @@ def main(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def _is_cartpole(what: str) -> bool:
-    try:
-        from dcem_lab.cartpole.shipped import is_one
-    except ModuleNotFoundError as error:
-        raise missing(error, "[plot,suite]") from error
-    return is_one(what)
-
-
 def _play_cartpole(given: argparse.Namespace) -> int:
     unfit = _parser().changed_options(given).keys() - {"--seed", "--output", "--fps"}
     if given.device == "cpu":  # where it is played anyway
@@ -59,7 +51,7 @@ def _play_cartpole(given: argparse.Namespace) -> int:
     if unfit:
         raise UsageError(
             f"{', '.join(sorted(unfit))} must be left out for {given.what}: "
-            "a cartpole controller is played as it was trained, on the processor"
+            "a cartpole controller is played as it was trained, on the CPU"
         )
     from dcem_lab.cartpole.film import film
     from dcem_lab.pretrained import PretrainedError

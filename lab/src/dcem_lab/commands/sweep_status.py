@@ -24,7 +24,7 @@ PLANNED = Path(".sweep", "runs.json")
 
 _EXAMPLES = """\
   dcem sweep-status runs/cartpole                    every run of the experiment
-  dcem sweep-status runs/planet --figure eval/mean   with the figure that matters
+  dcem sweep-status runs/planet --metric eval/mean   with the metric that matters
   watch -n 30 dcem sweep-status runs/planet          again and again
 """
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     if not given.folder.is_dir():
         raise UsageError(f"DIR must be a folder with runs, got {given.folder}")
-    rows = [status(given.folder, name, given.figure) for name in runs_below(given.folder)]
+    rows = [status(given.folder, name, given.metric) for name in runs_below(given.folder)]
     if not rows:
         raise UsageError(f"there is no run below {given.folder}")
     print(table(rows))
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """What is known about one run. The figures are the newest, the lowest and the highest logged."""
+    """What is known about one run. The metrics are the newest, the lowest and the highest logged."""
 
     run: str
     status: str
@@ -51,7 +51,7 @@ class Status:
     steps: int | None = None
     seconds_left: float | None = None
     seconds_ago: float | None = None
-    figure: str = ""
+    metric: str = ""
     values: tuple[float, float, float] | None = None
     error: str = ""
 
@@ -70,18 +70,18 @@ def runs_below(root: Path) -> list[str]:
     return sorted(begun | set(_planned(root)))
 
 
-def status(root: Path, run: str, figure: str | None = None) -> Status:
+def status(root: Path, run: str, metric: str | None = None) -> Status:
     """What the files of a run say, without disturbing it.
 
-    Unless named, the figure is the first of the newest record that is not a count.
+    Unless named, the metric is the first of the newest record that is not a count.
     """
     try:
-        return _status(root, run, figure)
+        return _status(root, run, metric)
     except (RunError, OSError, ValueError) as error:
         return Status(run, "damaged", error=str(error))
 
 
-def _status(root: Path, run: str, figure: str | None) -> Status:
+def _status(root: Path, run: str, metric: str | None) -> Status:
     folder = root / run
     if not (folder / RECORD).exists():
         return Status(run, "not started")
@@ -93,7 +93,7 @@ def _status(root: Path, run: str, figure: str | None) -> Status:
         step = max(step, _whole(newest.get("step", 0)))
     seconds = max(record["wall_seconds"], newest.get("seconds", 0.0))
     touched = max(path.stat().st_mtime for path in (folder / RECORD, folder / LOG) if path.exists())
-    name = figure or _first_figure(newest)
+    name = metric or _first_metric(newest)
     return Status(
         run=run,
         status=record["status"],
@@ -101,18 +101,18 @@ def _status(root: Path, run: str, figure: str | None) -> Status:
         steps=steps,
         seconds_left=seconds * (steps - step) / step if running and step and steps else None,
         seconds_ago=max(0.0, time.time() - touched) if running else None,
-        figure=name,
+        metric=name,
         values=_newest_and_extremes(log, name),
         error=record["error"] or "",
     )
 
 
 def table(rows: Sequence[Status]) -> str:
-    """All of it as text: a line a run, what failed and why, and the count of each status.
+    """All of it as text: a line per run, what failed and why, and the count of each status.
 
-    Whatever the files of a stranger say, none of it makes the terminal do something.
+    Whatever files from elsewhere say, none of it makes the terminal do something.
     """
-    heads = ["run", "status", "progress", "left", "seen", "figure", "newest", "lowest", "highest"]
+    heads = ["run", "status", "progress", "left", "seen", "metric", "newest", "lowest", "highest"]
     lines = [heads, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
@@ -126,8 +126,8 @@ def _cells(row: Status) -> list[str]:
     progress = f"{row.step}/{row.steps} {row.step / row.steps:4.0%}" if row.steps else ""
     seen = "" if row.seconds_ago is None else f"{_duration(row.seconds_ago)} ago"
     left = "" if row.seconds_left is None else _duration(row.seconds_left)
-    figures = [f"{value:.4g}" for value in row.values] if row.values else ["", "", ""]
-    return [printable(row.run), row.status, progress, left, seen, printable(row.figure), *figures]
+    metrics = [f"{value:.4g}" for value in row.values] if row.values else ["", "", ""]
+    return [printable(row.run), row.status, progress, left, seen, printable(row.metric), *metrics]
 
 
 def _duration(seconds: float) -> str:
@@ -144,7 +144,7 @@ def _whole(step: float) -> int:
     return int(step) if math.isfinite(step) else 0
 
 
-def _first_figure(newest: dict[str, float]) -> str:
+def _first_metric(newest: dict[str, float]) -> str:
     names = [name for name in newest if name not in ("step", "seconds")]
     return next((name for name in names if isinstance(newest[name], float)), names[0] if names else "")
 
@@ -183,5 +183,5 @@ def _parser() -> argparse.ArgumentParser:
         _EXAMPLES,
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="runs/EXPERIMENT, or the run_dir of a sweep")
-    parser.add_argument("--figure", metavar="NAME", help="the logged figure to show (the first)")
+    parser.add_argument("--metric", metavar="NAME", help="the logged metric to show (the first)")
     return parser

@@ -1,4 +1,4 @@
-"""The README's table: ours beside the paper's and its peers', every number from a file of results."""
+"""The README's table: what was measured beside the paper or a peer, every number from a file of results."""
 
 from __future__ import annotations
 
@@ -12,44 +12,17 @@ from dcem_lab.cartpole import numbers as cartpole_numbers
 from dcem_lab.regression import numbers as regression
 from dcem_lab.report.documents import NOT_MEASURED
 from dcem_lab.report.sources import Sources, read_json, read_rows
-from dcem_lab.suite.numbers import (
-    CONTROLLERS,
-    TASKS,
-    Evaluation,
-    Training,
-    label_of,
-    read_evaluations,
-    read_trainings,
-)
+from dcem_lab.suite.numbers import Evaluation, read_evaluations
 
-PRESET = "best"  # the training whose curve stands in for an evaluation that is still to come
-_YARDSTICK = 1_000_000  # environment steps at which other agents are quoted
-_RELEASED = "released code, as published"
-
-# Tables of the benchmark: what is measured, the case, the column, ours, and peers with the names to print.
-_SPEED = (
-    ("lml", "soft top-k of 1024 rows of 1000, with gradients", "1024×1000, k=100", "forward+backward ms",
-     "dcem.lml", {"theseus LML": "theseus-ai"}),
-    ("dcem", "DCEM solve (20 dimensions, N=100, T=10), with gradients", "quadratic, B=1",
-     "forward+backward ms", "dcem.DCEM", {"theseus DCEM": "theseus-ai"}),
-    ("hard", "CEM solve (the same with τ = 0)", "quadratic, B=1", "forward ms", "dcem.DCEM, τ=0",
-     {"theseus DCEM, temp=None": "theseus-ai", "evotorch CEM": "evotorch"}),
-    ("control", "MPPI plan (20 steps, 10 refinements of 100)", "double integrator", "forward ms", "dcem.MPPI",
-     {"pytorch-mppi": "pytorch-mppi"}),
-)  # fmt: skip
-# Of the GPU's benchmark: the same, where a case has one column of times.
-_GPU_SPEED = (
-    ("lml", "soft top-k of 4096 rows of 1000, with gradients", "4096×1000, k=100, forward+backward",
-     "dcem, captured", {"torch.topk, captured": "torch.topk", _RELEASED: "released code"}),
-    ("dcem", "DCEM solve (as above), with gradients", "B=1, forward+backward", "dcem, captured, one graph",
-     {_RELEASED: "released code"}),
-    ("plan", "CEM plan of 10,000 trajectories in a world model of one member", "B=1, N=1000",
-     "fused, captured", {"float32, captured": "the same in plain PyTorch, captured"}),
-)  # fmt: skip
+_ROBOTS = {"cheetah-run": "Cheetah", "walker-walk": "Walker"}
+_CONTROLLERS = {
+    "full-cem": "CEM in a learned model",
+    "latent-dcem-ppo": "DCEM in a learned latent space, fine-tuned",
+}
 
 
 def rows(sources: Sources) -> list[dict[str, str]]:
-    """One row a claim, with the columns of the table."""
+    """One row per finding, with the columns of the table."""
     return [
         *_regression(sources.results),
         *_cartpole(sources.results),
@@ -59,102 +32,92 @@ def rows(sources: Sources) -> list[dict[str, str]]:
     ]
 
 
-def _row(what: str, ours: str, known: str = "", peers: str = "") -> dict[str, str]:
-    return {"": what, "ours": ours, "the paper": known, "others": peers}
+def _row(what: str, here: str, beside: str, source: str) -> dict[str, str]:
+    name = "benchmark" if "benchmarks" in source else Path(source).stem.replace("-", " ")
+    return {"": what, "here": here, "to compare with": beside, "from": f"[{name}]({source})"}
 
 
 def _regression(results: Path) -> Iterator[dict[str, str]]:
-    what = "regression, training error of DCEM (median of 3 seeds)"
+    here = beside = NOT_MEASURED
     try:
         found = {variant.name: variant for variant in regression.read_variants(results)}
-        errors = [np.median(v.error_at(v.config["n_iters"])) for v in (found["dcem"], found["gd"])]
+        here, beside = (f"{found[name].at_minimum.mean():.0%}" for name in ("dcem", "gd"))
     except (FileNotFoundError, KeyError):
-        yield _row(what, NOT_MEASURED, regression.PAPER_MSE["dcem"])
-        return
+        pass
     yield _row(
-        what, f"{errors[0]:.1e}", regression.PAPER_MSE["dcem"], f"unrolled gradient descent {errors[1]:.1e}"
+        "Learned energy: predictions at a minimum of it",
+        here,
+        f"unrolled gradient descent: {beside}",
+        "lab/docs/regression.md",
     )
 
 
 def _cartpole(results: Path) -> Iterator[dict[str, str]]:
-    what, known = (
-        "cartpole, improvement over CEM (8 latent dimensions, τ = 1)",
-        paper.CARTPOLE_FACTORS[8, 1.0],
-    )
+    here, known = NOT_MEASURED, paper.CARTPOLE_FACTORS[8, 1.0]
     try:
-        study = cartpole_numbers.read(results)
+        factors = cartpole_numbers.factors(cartpole_numbers.read(results))
+        found = {(row["latent dimension"], row["τ"]): float(row["ours"]) for row in factors}
+        here = f"{found['8', '1']:.2f}"
     except FileNotFoundError:
-        yield _row(what, NOT_MEASURED, f"{known:.2f}")
-        return
-    found = {(row["latent dimension"], row["τ"]): row for row in cartpole_numbers.factors(study)}
-    factor, pca = float(found["8", "1"]["ours"]), study.expert("pca-2") / paper.CARTPOLE_EXPERT
-    yield _row(what, f"{factor:.2f}", f"{known:.2f}", f"PCA of expert plans {pca:.2f}")
+        pass
+    what = "Cartpole swing-up in a latent space: improvement over CEM with three times the samples"
+    yield _row(what, here, f"the paper: {known:.2f}", "lab/docs/cartpole.md")
 
 
 def _control_suite(results: Path) -> Iterator[dict[str, str]]:
     evaluated = {(e.task, e.controller): e for e in read_evaluations(results)}
-    trainings = read_trainings(results / "planet")
-    for task in TASKS:
-        for controller in CONTROLLERS:
-            ours, one = NOT_MEASURED, evaluated.get((task, controller))
-            if one is not None:
-                ours = f"{np.median(one.totals):.0f}" + _other_seeds(task, controller, evaluated)
-            elif controller == "full-cem":
-                ours = next((_so_far(t) for t in trainings if (t.task, t.preset) == (task, PRESET)), ours)
-            known = f"{paper.DMC_RETURNS[task, controller].median:.0f}"
-            peers = _agents(task) if controller == "full-cem" else ""
-            yield _row(f"{task}, {label_of(controller, results)}, median return", ours, known, peers)
+    for task, robot in _ROBOTS.items():
+        for controller, how in _CONTROLLERS.items():
+            known = paper.DMC_RETURNS[task, controller].median
+            yield _row(
+                f"{robot}, {how}: return",
+                _returns(task, controller, evaluated) or NOT_MEASURED,
+                f"the paper: median {known:.0f}",
+                "lab/docs/control-suite.md",
+            )
 
 
-def _other_seeds(task: str, controller: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:
-    """Of the phases that learn a controller; those of phase 1 were stopped at different steps."""
-    others = [
-        f"{np.median(one.totals):.0f}"
-        for (at, name), one in evaluated.items()
-        if at == task and name.startswith(f"{controller}-seed-") and controller != "full-cem"
-    ]
-    return f" (other seed{'s' * (len(others) > 1)}: {', '.join(others)})" if others else ""
-
-
-def _so_far(training: Training) -> str:
-    """The newest evaluation while training, where the 100 episodes are still to be played."""
-    newest = []
-    for curve in training.curves:
-        there = np.isfinite(curve["eval_median"])
-        newest.append((curve["eval_median"][there][-1], curve["env_steps"][there][-1]))
-    median, steps = np.median([m for m, _ in newest]), min(steps for _, steps in newest)
-    seeds = f"{len(newest)} seed{'s' * (len(newest) > 1)}"
-    return f"{median:.0f} so far ({steps / 1e6:.1f}M steps, {seeds})"
-
-
-def _agents(task: str) -> str:
-    """Published means of other agents at a million steps."""
-    at = paper.OTHER_STEPS.index(_YARDSTICK)
-    return ", ".join(f"{who} {x[at]}" for (where, who), x in paper.OTHER_RETURNS.items() if where == task)
+def _returns(task: str, controller: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:
+    """Medians and means, also of the other seeds; those of phase 1 were stopped at different steps."""
+    names = [controller]
+    if controller != "full-cem":
+        names += [name for at, name in evaluated if at == task and name.startswith(f"{controller}-seed-")]
+    found = [evaluated[task, name].totals for name in names if (task, name) in evaluated]
+    if not found:
+        return ""
+    medians, means = (", ".join(f"{of(x):.0f}" for x in found) for of in (np.median, np.mean))
+    if len(found) == 1:
+        return f"median {medians}, mean {means}"
+    return f"{len(found)} seeds: medians {medians}; means {means}"
 
 
 def _speed(folder: Path) -> Iterator[dict[str, str]]:
-    for name, what, case, column, ours, peers in _SPEED:
-        yield _timed(what, _times(folder / f"{name}.csv", case, "contender", column), ours, peers)
+    times = _times(folder / "dcem.csv", "quadratic, B=1", "contender", "forward+backward ms")
+    run = read_json(folder / "run.json") if (folder / "run.json").exists() else None
+    where = f"{run['cores']} CPU cores, version {run['versions']['ours']['dcem']}" if run else "CPU"
+    yield _row(
+        f"A solve with its gradients (20 dimensions, {where})",
+        times.get("dcem.DCEM", NOT_MEASURED),
+        f"theseus-ai: {times.get('theseus DCEM', NOT_MEASURED)}",
+        "benchmarks/results/tables.md",
+    )
 
 
 def _gpu_speed(folder: Path) -> Iterator[dict[str, str]]:
-    if not (folder / "run.json").exists():
-        return
-    gpu = read_json(folder / "run.json")["gpu"]
-    for name, what, case, ours, peers in _GPU_SPEED:
-        yield _timed(f"{gpu}: {what}", _times(folder / f"{name}.csv", case, "what", "ms"), ours, peers)
+    times = _times(folder / "dcem.csv", "B=1, forward+backward", "what", "ms")
+    gpu = read_json(folder / "run.json")["gpu"] if (folder / "run.json").exists() else "GPU"
+    yield _row(
+        f"The same, {gpu}",
+        times.get("dcem, captured, one graph", NOT_MEASURED),
+        f"the authors' code: {times.get('released code, as published', NOT_MEASURED)}",
+        "lab/benchmarks/gpu/results/tables.md",
+    )
 
 
 def _times(path: Path, case: str, contender: str, column: str) -> dict[str, str]:
     """Milliseconds by contender, of those that have been measured."""
     measured = read_rows(path) if path.exists() else []
-    return {row[contender]: row[column] for row in measured if row["case"] == case and row[column]}
-
-
-def _timed(what: str, times: dict[str, str], ours: str, peers: dict[str, str]) -> dict[str, str]:
-    shown = [f"{label} {_ms(times[peer])}" for peer, label in peers.items() if peer in times]
-    return _row(what, _ms(times[ours]) if ours in times else NOT_MEASURED, "", ", ".join(shown))
+    return {row[contender]: _ms(row[column]) for row in measured if row["case"] == case and row[column]}
 
 
 def _ms(text: str) -> str:

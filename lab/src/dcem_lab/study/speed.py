@@ -189,6 +189,6 @@ def _loop_row(row: dict[str, str]) -> dict[str, str]:
         "device": row["device"],
         **{f"{part}, ms": f"{float(row[part]):.2f} ({float(row[part]) / step:.0%})" for part in PARTS},
         "step, ms": f"{step:.1f}",
-        "environment steps a second": f"{rate:,.0f}",
+        "environment steps per second": f"{rate:,.0f}",
         "2M steps take": f"{2e6 / rate / 60:.0f} min" if row["preset"] == "best" else "",
     }

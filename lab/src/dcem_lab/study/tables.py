@@ -1,4 +1,4 @@
-"""The tables of README and docs: `python -m dcem_lab.study.tables` writes them anew, in a checkout."""
+"""The tables of README and docs: `python -m dcem_lab.study.tables` rebuilds them, in a checkout."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import numpy as np
 
 from dcem_lab import paper
 from dcem_lab.cartpole import numbers as cartpole_numbers
+from dcem_lab.cartpole import section as cartpole_section
 from dcem_lab.regression import numbers as regression
+from dcem_lab.regression import section as regression_section
 from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
 from dcem_lab.report.formats import duration
 from dcem_lab.report.sources import Sources, read_rows
 from dcem_lab.study import headline
 from dcem_lab.study.speed import loop_rows
 from dcem_lab.suite import questions, starts
+from dcem_lab.suite import section as suite_section
 from dcem_lab.suite.numbers import (
     Training,
     label_of,
@@ -34,6 +37,22 @@ def pages(checkout: Path) -> list[Path]:
 def sources_in(checkout: Path) -> Sources:
     """The files that the tables of a checkout come from."""
     return Sources(checkout / "lab" / "results", checkout)
+
+
+def _verdicts(sources: Sources) -> Rows:
+    """The paper's numbers beside ours, as the report judges them."""
+    return [
+        {
+            "number": claim.name,
+            "the paper": claim.paper,
+            "ours": claim.ours or NOT_MEASURED,
+            "seeds": claim.seeds,
+            "95% interval": claim.interval,
+            "verdict": f"{claim.verdict.sign} {claim.verdict.words}",
+        }
+        for module in (regression_section, cartpole_section, suite_section)
+        for claim in module.section(sources).claims
+    ]
 
 
 # The control suite
@@ -63,11 +82,12 @@ def _curves(sources: Sources) -> Rows:
     ]
 
 
-def _evaluations(sources: Sources) -> Rows:
-    """The three controllers on both tasks, beside the paper's; others below."""
+def _evaluations(sources: Sources, others: bool = True) -> Rows:
+    """The three controllers on both tasks, beside the paper's; all others below."""
     found = {(e.task, e.controller): e for e in read_evaluations(sources.results)}
     rows = []
-    for key in [*paper.DMC_RETURNS, *(key for key in found if key not in paper.DMC_RETURNS)]:
+    more = [key for key in found if others and key not in paper.DMC_RETURNS]
+    for key in [*paper.DMC_RETURNS, *more]:
         one, known = found.get(key), paper.DMC_RETURNS.get(key)
         rows.append(
             {
@@ -77,7 +97,7 @@ def _evaluations(sources: Sources) -> Rows:
                 "ours": str(one.quartiles) if one else NOT_MEASURED,
                 "our mean": f"{np.mean(one.totals):.0f}" if one else "",
                 "episodes": str(len(one.totals)) if one else "",
-                "trajectories a plan": one.sampled if one else "",
+                "trajectories per plan": one.sampled if one else "",
             }
         )
     return rows
@@ -131,7 +151,7 @@ def _closed_loop(sources: Sources) -> Rows:
         {
             "controller": row["controller"],
             f"stays up, of {row['states']}": row["stay_up"],
-            "median cost a step": row["median_cost_a_step"],
+            "median cost per step": row["median_cost_a_step"],
         }
         for row in read_rows(sources.results / "cartpole" / "closed_loop.csv")
     ]
@@ -189,6 +209,7 @@ def _error(row: dict[str, str]) -> str:
 
 TABLES: Tables = {
     "headline": lambda sources: headline.rows(sources),
+    "verdicts": _verdicts,
     "planet": lambda sources: training_rows(_phase_one(sources)),
     "embed": lambda sources: training_rows(read_trainings(sources.results / "embed")),
     "ppo": lambda sources: training_rows(read_trainings(sources.results / "ppo")),
@@ -200,9 +221,11 @@ TABLES: Tables = {
     "starts": lambda sources: starts.start_rows(sources.results),
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
     "loop": lambda sources: loop_rows(sources),
+    "returns": lambda sources: _evaluations(sources, others=False),
     "evaluations": _evaluations,
     "planning": lambda sources: planning_rows(sources.results),
     "regression": _regression,
+    "regression-variants": lambda sources: regression.table(regression.read_variants(sources.results)),
     "cartpole": _cartpole,
     "cem": _cem,
     "spaces": _spaces,

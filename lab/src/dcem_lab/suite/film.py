@@ -55,6 +55,8 @@ def _try_to_draw(env: gymnasium.Env) -> None:
         env.reset(seed=0)
         try:
             frame = env.render()
+        except gymnasium.error.DependencyNotInstalled as error:  # says itself what to install
+            raise CannotDrawError(f"no frame could be drawn: {error}") from error
         except Exception as error:  # whatever the graphics libraries raise
             raise CannotDrawError(
                 f"no frame could be drawn with MUJOCO_GL={os.environ.get('MUJOCO_GL')} ({error}); "

@@ -193,7 +193,7 @@ def planning_rows(results: Path) -> list[dict[str, str]]:
         {
             "task": task,
             "controller": label_of(controller, results),
-            "trajectories a plan": trajectories,
+            "trajectories per plan": trajectories,
             "median return": returns.get((task, controller, trajectories), NO_EVALUATION),
             **{
                 f"{name}, {states}": f"{number(float(measured[kind][ms]))} ms"

@@ -77,7 +77,7 @@ def section(sources: Sources) -> Section:
         finetuned=finetuned_rows(results),
         latent=latent_figure(folder / "latent"),
         heading=CLAIMS,
-        lines=_line_by_line(sources.docs / "dmc.md"),
+        lines=_line_by_line(sources.docs / "claims.md"),
         records=_records(phases),
     )
     return Section("dmc", "Cheetah and walker", body, claims, list(failures(evaluations, phases["embed"])))
