@@ -12,6 +12,7 @@ from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
+from dcem.solvers.elites import Normalize
 
 Schedule = float | Tensor | Callable[[int], float | Tensor] | Sequence[float]
 
@@ -32,8 +33,9 @@ class SamplingSolver(Solver):
         n_samples: N, samples an iteration.
         n_iters: T, iterations.
         distribution: the sampling distribution and the bounds of the domain.
-        normalize: standardise the values of every iteration, which makes the answer invariant to shifting
-            and scaling the objective.
+        normalize: bring the values of every iteration to one scale, which makes the answer invariant to
+            shifting and scaling the objective: True by their standard deviation, 'half' by the spread of the
+            better half of them, which a few huge values do not change. False: take them as they are.
         returns: 'mean' (of the last distribution) or 'best' (of all samples).
         sigma_min: floor for the fitted standard deviation.
         smoothing: how much of the last distribution to keep in every update, 0 (nothing) to 1; may be a
@@ -50,27 +52,30 @@ class SamplingSolver(Solver):
     n_samples: int = 100
     n_iters: int = 10
     distribution: Distribution = field(default_factory=Gaussian)
-    normalize: bool = True
+    normalize: Normalize = True
     returns: Literal["mean", "best"] = "mean"
     sigma_min: float = 0.0
     smoothing: float | Tensor = 0.0
     noise: Noise = field(default_factory=Normal)
     keep_elites: int = 0
     stop_below: float | None = None
+    _paced: Distribution = field(init=False, repr=False)  # `distribution`, for as many iterations
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        for field_name in ("n_samples", "n_iters"):
-            value = getattr(self, field_name)
+        least = self.samples(1)
+        for field_name, value in (("n_samples", least), ("n_iters", self.n_iters)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: {field_name} must be a positive integer, got {value!r}")
-        if not 0 <= self.keep_elites < self.n_samples:
+        if not 0 <= self.keep_elites < least:
             raise ValueError(
-                f"{name}: keep_elites must satisfy 0 <= keep_elites < n_samples = {self.n_samples}, "
+                f"{name}: keep_elites must satisfy 0 <= keep_elites < n_samples = {least}, "
                 f"got {self.keep_elites}"
             )
         if self.returns not in ("mean", "best"):
             raise ValueError(f"{name}: returns must be 'mean' or 'best', got {self.returns!r}")
+        if self.normalize not in (True, False, "half"):
+            raise ValueError(f"{name}: normalize must be True, False or 'half', got {self.normalize!r}")
         if not self.sigma_min >= 0:
             raise ValueError(f"{name}: sigma_min must be >= 0, got {self.sigma_min}")
         if not isinstance(self.distribution, Distribution):
@@ -84,6 +89,11 @@ class SamplingSolver(Solver):
             raise ValueError(f"{name}: smoothing must lie in [0, 1], got {self.smoothing}")
         if self.stop_below is not None and not self.stop_below >= 0:
             raise ValueError(f"{name}: stop_below must be >= 0 or None, got {self.stop_below}")
+        object.__setattr__(self, "_paced", self.distribution.paced(self.n_iters))
+
+    def samples(self, n: int) -> int:
+        """N, how many samples an iteration has in n dimensions."""
+        return self.n_samples
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         """Weights (*B, N) for values (*B, N): more for lower ones, none for those that are not finite."""
@@ -93,9 +103,13 @@ class SamplingSolver(Solver):
         """How much each weight moves with its value (*B, N), up to a factor a row."""
         raise NotImplementedError
 
+    def refit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
+        """What the samples alone say about the next distribution: `fit`, before any smoothing."""
+        return self._paced.fit(phi, u, weights, self.sigma_min)
+
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
         """The next distribution, from the last one, samples u and their weights."""
-        fitted = self.distribution.fit(phi, u, weights, self.sigma_min)
+        fitted = self.refit(phi, u, weights)
         if isinstance(self.smoothing, float | int) and self.smoothing == 0:
             return fitted
         share = over_rows(self.smoothing, f"{type(self).__name__}: smoothing", weights)
@@ -138,14 +152,15 @@ class SamplingSolver(Solver):
 
     def draw(self, x0: Tensor, t: int, generator: Generator | None) -> Tensor:
         *batch, n = x0.shape
-        return self.noise.draw((*batch, self.n_samples, n), x0, generator)
+        return self.noise.draw((*batch, self.samples(n), n), x0, generator)
 
     def step(
         self, evaluate: Evaluate, state: SamplingState, noise: Tensor | None, t: int
     ) -> tuple[SamplingState, Record]:
-        if noise is None or noise.shape[-2] != self.n_samples:
+        expected = self.samples(state.phi.mean.shape[-1])
+        if noise is None or noise.shape[-2] != expected:
             raise ValueError(
-                f"{type(self).__name__}: noise must be for n_samples = {self.n_samples} in every iteration, "
+                f"{type(self).__name__}: noise must be for n_samples = {expected} in every iteration, "
                 f"got {'none' if noise is None else noise.shape[-2]}"
             )
         u = self.distribution.sample(state.phi, noise)

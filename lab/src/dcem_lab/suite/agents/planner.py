@@ -66,7 +66,8 @@ class PlannerConfig(Settings):
             n_elite=self.elites,
             n_iters=self.iterations,
             tau=self.tau,
-            distribution=Gaussian(sigma=self.sigma),
+            normalize=True,
+            distribution=Gaussian(sigma=self.sigma, estimator="likelihood"),
         )
 
 
