@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dcem import DCEM, MPPI, FullGaussian, Gaussian, GradientDescent
+from dcem import CMAES, DCEM, MPPI, FullGaussian, Gaussian, GradientDescent
 from problems import sphere
 
 TARGET = torch.tensor([0.4, -0.3], dtype=torch.float64)
@@ -14,6 +14,16 @@ SOLVERS = {
     "full": DCEM(n_samples=20, n_elite=5, n_iters=4, distribution=FullGaussian()),
     "squash": DCEM(n_samples=20, n_iters=4, distribution=Gaussian(bounds=(-2.0, 2.0), boundary="squash")),
     "elites": DCEM(n_samples=20, n_elite=5, n_iters=4, keep_elites=3),
+    "paper": DCEM(
+        n_samples=20,
+        n_elite=5,
+        n_iters=4,
+        tau=1.0,
+        normalize=True,
+        distribution=Gaussian(estimator="likelihood"),
+    ),
+    "cma": CMAES(n_iters=4),
+    "separable": CMAES(n_iters=4, tau=0, distribution=Gaussian()),
     "mppi": MPPI(n_samples=20, n_iters=4),
     "descent": GradientDescent(n_iters=4, n_samples=3),
 }

@@ -13,6 +13,7 @@ from problems import sphere
 
 pytestmark = pytest.mark.usefixtures("double")
 EXACT = {"Unroll": Unroll(), "Checkpoint": Checkpoint(), "Truncate": Truncate(2), "Prune": Prune(1.0)}
+PAPER = {"tau": 1.0, "normalize": True, "distribution": Gaussian(estimator="likelihood")}
 BOUNDS = (-1.2, 1.3)
 FAMILIES = {
     "diagonal": lambda sigma: Gaussian(sigma=sigma),
@@ -58,7 +59,7 @@ def test_derivatives_without_normalising(mode):
     noise = torch.randn(2, 5, 2)
 
     def solve(theta):
-        solver = DCEM(n_samples=5, n_elite=2, n_iters=2, normalize=False)
+        solver = DCEM(n_samples=5, n_elite=2, n_iters=2, tau=1.0, normalize=False)
         f = lambda x: torch.cosh(x - theta).sum(-1)  # noqa: E731
         return minimize(f, solver, torch.zeros(2), noise=noise, backward=EXACT[mode]).x
 
@@ -79,7 +80,7 @@ class Task:
             torch.randn(hidden, 1, generator=g, dtype=dtype).requires_grad_(),
         ]
         self.noise = torch.randn(n_iters, 4, n_samples, 3, generator=g, dtype=dtype)
-        self.solver = DCEM(n_samples=n_samples, n_elite=8, n_iters=n_iters)
+        self.solver = DCEM(n_samples=n_samples, n_elite=8, n_iters=n_iters, **PAPER)
         self.calls: list[tuple[int, ...]] = []
 
     def f(self, x: Tensor) -> Tensor:
@@ -146,8 +147,8 @@ def test_truncation_tends_to_the_whole():
 
 def test_truncation_equals_restarting_from_a_constant_state():
     task = Task()
-    early = DCEM(n_samples=40, n_elite=8, n_iters=4)
-    late = DCEM(n_samples=40, n_elite=8, n_iters=2)
+    early = DCEM(n_samples=40, n_elite=8, n_iters=4, **PAPER)
+    late = DCEM(n_samples=40, n_elite=8, n_iters=2, **PAPER)
     with torch.no_grad():
         state = minimize(task.f, early, torch.zeros(4, 3), noise=task.noise[:4]).state
     x = minimize(task.f, late, state, noise=task.noise[4:]).x

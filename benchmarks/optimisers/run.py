@@ -46,12 +46,10 @@ def main() -> None:
     parser.add_argument("--many", action="store_true", help="only the case of many problems at once")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     args = parser.parse_args()
-    record = args.out / "run.json"
-    known = json.loads(record.read_text()) if record.exists() else {}
     if args.many:
         start, facts = time.perf_counter(), machine(threads=1)
         results.write(args.out / "many.csv", *many_problems())
-        known["many"] = facts | {"wall seconds": round(time.perf_counter() - start)}
+        note(args.out, "many", facts | {"wall seconds": round(time.perf_counter() - start)})
     else:
         for module in CONTENDERS:
             with Contender(module) as contender:
@@ -60,10 +58,17 @@ def main() -> None:
                     rows = [contender.run(optimiser, *case) for case in bbob(args)]
                     facts |= contender.facts | {"wall seconds": round(time.perf_counter() - start)}
                     cases = [f"{n}-D, {b}" for n, b in product(args.dimensions, args.budget)]
-                    known[optimiser] = known.get(optimiser, {}) | dict.fromkeys(cases, facts)
                     results.put(args.out / "runs.csv", rows)
+                    note(args.out, optimiser, dict.fromkeys(cases, facts))
                     print(f"{optimiser}: {len(rows)} runs in {facts['wall seconds']} s", flush=True)
         publish(results.read(args.out / "runs.csv"), args.out)
+
+
+def note(folder: Path, name: str, facts: dict[str, Any]) -> None:
+    """Add facts about runs to the record, at once: a run that is stopped later keeps its tables' origin."""
+    record = folder / "run.json"
+    known = json.loads(record.read_text()) if record.exists() else {}
+    known[name] = known.get(name, {}) | facts
     record.write_text(json.dumps(known, indent=2) + "\n")
 
 

@@ -53,7 +53,8 @@ def _solver(problem: problems.Search, tau: float) -> "dcem.DCEM":
         n_elite=problem.n_elite,
         n_iters=problem.n_iters,
         tau=tau,
-        distribution=dcem.Gaussian(sigma=problem.sigma),
+        normalize=True,
+        distribution=dcem.Gaussian(sigma=problem.sigma, estimator="likelihood"),
     )
 
 

@@ -9,7 +9,7 @@ from dcem._minimize import Solution, minimize
 from dcem.argmin import Argmin
 from dcem.control import MPC, Decoder, Plan, embedding_loss
 from dcem.distributions import Distribution, FullGaussian, Gaussian
-from dcem.solvers import DCEM, MPPI, GradientDescent, Record, Solver
+from dcem.solvers import CMAES, DCEM, MPPI, GradientDescent, Record, Solver
 from dcem.topk import lml
 
 try:
@@ -18,6 +18,7 @@ except _metadata.PackageNotFoundError:  # a checkout that is not installed
     __version__ = "unknown"
 
 __all__ = [
+    "CMAES",
     "DCEM",
     "MPC",
     "MPPI",

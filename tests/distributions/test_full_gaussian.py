@@ -15,7 +15,7 @@ BATCHES = [(), (2,), (2, 3)]
 def test_fit_is_the_weighted_mean_and_covariance(batch):
     u = torch.randn(*batch, 20, 3) @ torch.randn(3, 3)
     p = torch.rand(*batch, 20).softmax(-1)
-    phi = FullGaussian(jitter=1e-12).fit(None, u, p, sigma_min=0.0)
+    phi = FullGaussian(jitter=1e-12, estimator="likelihood").fit(None, u, p, sigma_min=0.0)
     covariance = (phi.scale_tril @ phi.scale_tril.mT).reshape(-1, 3, 3)
     for i, (rows, weights) in enumerate(zip(u.reshape(-1, 20, 3), p.reshape(-1, 20), strict=True)):
         expected = np.cov(rows.numpy(), rowvar=False, aweights=weights.numpy(), ddof=0)
@@ -23,6 +23,23 @@ def test_fit_is_the_weighted_mean_and_covariance(batch):
     np.testing.assert_allclose(phi.mean.numpy(), (p.unsqueeze(-2) @ u).squeeze(-2).numpy(), atol=1e-12)
     assert torch.allclose(phi.sigma, covariance.diagonal(dim1=-2, dim2=-1).sqrt().reshape(*batch, 3))
     assert torch.equal(phi.scale_tril, phi.scale_tril.tril())
+
+
+@pytest.mark.parametrize("n_iters", [10, 1000])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_rank_mu_moves_the_covariance_towards_that_around_the_last_mean(batch, n_iters):
+    u, w = torch.randn(*batch, 20, 3) + 2, torch.rand(*batch, 20)
+    last = FullGaussianState(torch.randn(*batch, 3), torch.randn(*batch, 3, 3).tril())
+    phi = FullGaussian(n_iters=n_iters).fit(last, u, w, 0.0)
+    p = w / w.sum(-1, keepdim=True)
+    mu = 1 / p.square().sum(-1, keepdim=True)
+    hurry = torch.minimum(mu / (mu + 3), torch.tensor(21 / n_iters))
+    c = torch.maximum(hurry, 4 * (mu - 1.75 + 1 / mu) / (25 + mu)).clamp_max(1).unsqueeze(-1)
+    d = u - last.mean.unsqueeze(-2)
+    target = (d * p.unsqueeze(-1)).mT @ d
+    expected = (1 - c) * last.scale_tril @ last.scale_tril.mT + c * target
+    assert torch.allclose(phi.mean, (p.unsqueeze(-1) * u).sum(-2))
+    assert torch.allclose(phi.scale_tril @ phi.scale_tril.mT, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -56,7 +73,7 @@ def test_fewer_elites_than_dimensions_still_factorise(dtype, n, elites, scale):
     u = (scale * (3 + torch.randn(50, n) * torch.logspace(-2, 2, n))).to(dtype).requires_grad_()
     p = torch.zeros(50, dtype=dtype)
     p[:elites] = 1 / elites
-    phi = FullGaussian(sigma=scale).fit(None, u, p, 0.0)
+    phi = FullGaussian(sigma=scale, estimator="likelihood").fit(None, u, p, 0.0)
     d = (u - phi.mean).detach().double()
     expected = (d * p.double()[:, None]).T @ d
     eps = torch.finfo(dtype).eps
@@ -71,20 +88,23 @@ def test_fewer_elites_than_dimensions_still_factorise(dtype, n, elites, scale):
 def test_samples_that_all_agree_have_a_finite_gradient():
     for dtype in (torch.float32, torch.float64):
         u = torch.ones(10, 3, dtype=dtype, requires_grad=True)
-        phi = FullGaussian().fit(None, u, torch.full((10,), 0.1, dtype=dtype), 0.0)
+        phi = FullGaussian(estimator="likelihood").fit(None, u, torch.full((10,), 0.1, dtype=dtype), 0.0)
         (gradient,) = torch.autograd.grad(phi.mean.sum() + phi.scale_tril.sum(), u)
         assert gradient.isfinite().all() and phi.scale_tril.isfinite().all()
 
 
 def test_sigma_min_is_a_floor():
     u = torch.randn(20, 3) * torch.tensor([1e-3, 1.0, 0.0])
-    assert (FullGaussian().fit(None, u, torch.full((20,), 0.05), 0.1).sigma >= 0.1).all()
+    phi = FullGaussianState(torch.zeros(3), 1e-3 * torch.eye(3))
+    for estimator in ("rank-mu", "likelihood"):
+        fitted = FullGaussian(estimator=estimator).fit(phi, u, torch.full((20,), 0.05), 0.1)
+        assert (fitted.sigma >= 0.1).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_factorises_in_float32(dtype):
     u = torch.randn(50, 3).to(dtype)
-    phi = FullGaussian().fit(None, u, torch.full((50,), 0.02, dtype=dtype), 0.0)
+    phi = FullGaussian(estimator="likelihood").fit(None, u, torch.full((50,), 0.02, dtype=dtype), 0.0)
     assert phi.scale_tril.dtype == dtype
     expected = np.cov(u.double().numpy(), rowvar=False, ddof=0)
     np.testing.assert_allclose((phi.scale_tril @ phi.scale_tril.mT).double().numpy(), expected, atol=0.05)

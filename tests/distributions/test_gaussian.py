@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dcem import Gaussian
+from dcem import FullGaussian, Gaussian
 from dcem.distributions.gaussian import GaussianState
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -17,7 +17,7 @@ BATCHES = [(), (2,), (2, 3)]
 def test_fit_is_the_weighted_mean_and_standard_deviation(batch):
     u = torch.randn(*batch, 20, 3)
     p = torch.rand(*batch, 20).softmax(-1)
-    phi = Gaussian().fit(None, u, p, sigma_min=0.0)
+    phi = Gaussian(estimator="likelihood").fit(None, u, p, sigma_min=0.0)
     weights = np.broadcast_to(p.numpy()[..., None], u.shape)
     mean = np.average(u.numpy(), axis=-2, weights=weights)
     variance = np.average((u.numpy() - mean[..., None, :]) ** 2, axis=-2, weights=weights)
@@ -25,9 +25,24 @@ def test_fit_is_the_weighted_mean_and_standard_deviation(batch):
     np.testing.assert_allclose(phi.sigma.numpy(), np.sqrt(variance), atol=1e-12)
 
 
+@pytest.mark.parametrize("n_iters", [10, 1000])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_rank_mu_moves_the_variance_towards_that_around_the_last_mean(batch, n_iters):
+    u, w = torch.randn(*batch, 20, 3) + 2, torch.rand(*batch, 20)
+    last = GaussianState(torch.randn(*batch, 3), torch.rand(*batch, 3) + 0.5)
+    phi = Gaussian(n_iters=n_iters).fit(last, u, w, 0.0)
+    p = w / w.sum(-1, keepdim=True)
+    mu = 1 / p.square().sum(-1, keepdim=True)
+    c = 2 * (mu - 1.75 + 1 / mu) / (25 + mu) * 5 / 3
+    c = c.clamp(min(1.0, 15 / n_iters), 1.0)
+    target = (p.unsqueeze(-1) * (u - last.mean.unsqueeze(-2)).square()).sum(-2)
+    assert torch.allclose(phi.mean, (p.unsqueeze(-1) * u).sum(-2))
+    assert torch.allclose(phi.sigma.square(), (1 - c) * last.sigma.square() + c * target)
+
+
 def test_fit_maximises_the_weighted_likelihood():
     u, p = torch.randn(30, 2), torch.rand(30).softmax(-1)
-    phi = [v.requires_grad_() for v in Gaussian().fit(None, u, p, 0.0)]
+    phi = [v.requires_grad_() for v in Gaussian(estimator="likelihood").fit(None, u, p, 0.0)]
     likelihood = (p @ torch.distributions.Normal(*phi).log_prob(u)).sum()
     assert all(g.abs().max() < 1e-12 for g in torch.autograd.grad(likelihood, phi))
 
@@ -69,8 +84,11 @@ def test_sigma_follows_the_dtype_of_x0_and_keeps_its_graph():
 
 def test_sigma_min_is_a_floor():
     u, p = torch.randn(20, 3) * torch.tensor([1e-3, 1.0, 0.0]), torch.full((20,), 0.05)
-    free, floored = Gaussian().fit(None, u, p, 0.0).sigma, Gaussian().fit(None, u, p, 0.1).sigma
-    assert torch.allclose(floored, free.clamp_min(0.1))
+    for estimator in ("rank-mu", "likelihood"):
+        g = Gaussian(estimator=estimator)
+        phi = GaussianState(torch.zeros(3), torch.full((3,), 1e-3))
+        free, floored = (g.fit(phi, u, p, sigma_min).sigma for sigma_min in (0.0, 0.1))
+        assert torch.allclose(floored, free.clamp_min(0.1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -79,10 +97,17 @@ def test_samples_that_all_agree_have_a_finite_gradient(dtype, value):
     """√variance has an infinite slope at 0."""
     u = torch.full((10, 2), value, dtype=dtype, requires_grad=True)
     p = torch.full((10,), 0.1, dtype=dtype, requires_grad=True)
-    phi = Gaussian().fit(None, u, p, 0.0)
+    phi = Gaussian(estimator="likelihood").fit(None, u, p, 0.0)
     gradients = torch.autograd.grad(phi.mean.sum() + phi.sigma.sum(), (u, p))
     assert all(g.isfinite().all() for g in gradients)
     assert (phi.sigma > 0).all() and (phi.sigma < 1e-4).all()
+
+
+@pytest.mark.parametrize("family", [Gaussian, FullGaussian])
+def test_an_unknown_estimator_says_so(family):
+    words = f"^{family.__name__}: estimator must be 'rank-mu' or 'likelihood', got 'best guess'"
+    with pytest.raises(ValueError, match=words):
+        family(estimator="best guess")
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, torch.tensor([1.0, 0.0])])

@@ -16,20 +16,27 @@ def jacobian(answer, theta: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def solve(f, x0: Tensor, tau: float, n_iters: int, full: bool, **settings) -> Tensor:
-    distribution = dcem.FullGaussian() if full else dcem.Gaussian()
+ESTIMATORS = ["rank-mu", "likelihood"]
+
+
+def solve(f, x0: Tensor, tau: float, n_iters: int, full: bool, estimator: str, **settings) -> Tensor:
+    distribution = (dcem.FullGaussian if full else dcem.Gaussian)(estimator=estimator)
     solver = dcem.DCEM(n_iters=n_iters, tau=tau, distribution=distribution, **settings)
     return dcem.minimize(f, solver, x0, generator=torch.Generator().manual_seed(0), cost=False).x
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("tau", [1.0, 0.3, 0.1, 0.01])
-def test_the_jacobian_of_a_quadratic_is_the_identity_however_long_the_search(tau, dtype):
+def test_the_jacobian_of_a_quadratic_is_the_identity_however_long_the_search(tau, estimator, full, dtype):
+    if full and estimator == "likelihood" and tau == 0.01:
+        pytest.skip("a full covariance of 10 elites collapses before the mean arrives")
     theta = torch.linspace(-0.5, 0.7, 5, dtype=dtype, requires_grad=True)
     for n_iters in (30, 60, 200):
         j = jacobian(
             lambda t, n=n_iters: solve(
-                lambda x: (x - t).square().sum(-1), torch.zeros(5, dtype=dtype), tau, n, full=False
+                lambda x: (x - t).square().sum(-1), torch.zeros(5, dtype=dtype), tau, n, full, estimator
             ),
             theta,
         )
@@ -38,8 +45,9 @@ def test_the_jacobian_of_a_quadratic_is_the_identity_however_long_the_search(tau
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("tau", [1.0, 0.1, 0.01])
-def test_a_minimum_that_is_not_zero_does_not_spoil_it(tau, full, dtype):
+def test_a_minimum_that_is_not_zero_does_not_spoil_it(tau, estimator, full, dtype):
     """There, values differ by rounding long before the samples do."""
     matrix = COUPLED.to(dtype)
     theta = torch.tensor([0.5, -0.2, 0.3], dtype=dtype, requires_grad=True)
@@ -48,7 +56,7 @@ def test_a_minimum_that_is_not_zero_does_not_spoil_it(tau, full, dtype):
         def f(x: Tensor) -> Tensor:
             return ((x @ matrix) * x).sum(-1) / 2 - x @ t
 
-        return solve(f, torch.zeros(3, dtype=dtype), tau, n_iters, full, n_samples=400, n_elite=60)
+        return solve(f, torch.zeros(3, dtype=dtype), tau, n_iters, full, estimator, n_samples=400, n_elite=60)
 
     for n_iters in (40, 100):
         j = jacobian(lambda t, n=n_iters: answer(t, n), theta)

@@ -21,8 +21,12 @@ def f(x: Tensor) -> Tensor:
     return sphere(x, TARGET) + 0.3 * torch.sin(5 * x).sum(-1)
 
 
-def reference(values_of, mean, sigma, noise, k, tau) -> np.ndarray:
-    """Algorithm 1 for one row, in NumPy: soft for tau > 0, the plain cross-entropy method for tau = 0."""
+def reference(values_of, mean, sigma, noise, k, tau, paper) -> np.ndarray:
+    """Algorithm 1 for one row, in NumPy: soft for tau > 0, the plain cross-entropy method for tau = 0.
+
+    As in the paper, or with values scaled by their better half and the variance around the last mean.
+    """
+    n, T = len(mean), len(noise)
     for epsilon in noise:
         x = mean + sigma * epsilon
         v = values_of(x)
@@ -30,21 +34,32 @@ def reference(values_of, mean, sigma, noise, k, tau) -> np.ndarray:
             w = np.zeros(len(v))
             w[np.argsort(v)[:k]] = 1
         else:
-            a = -(v - v.mean()) / v.std() / tau
+            median = np.sort(v)[(len(v) - 1) // 2]
+            half = np.sqrt(np.mean((v[v <= median] - median) ** 2))
+            a = -(v - v.mean()) / (v.std() if paper else half) / tau
             nu = brentq(lambda nu, a=a: expit(a + nu).sum() - k, -1e3 / tau, 1e3 / tau, xtol=1e-14)
             w = expit(a + nu)
         w = (w / w.sum())[:, None]
-        mean = (w * x).sum(0)
-        sigma = np.sqrt((w * (x - mean) ** 2).sum(0))
+        last, mean = mean, (w * x).sum(0)
+        if paper:
+            sigma = np.sqrt((w * (x - mean) ** 2).sum(0))
+        else:
+            mu = 1 / (w**2).sum()
+            c = 2 * (mu - 1.75 + 1 / mu) / ((n + 2) ** 2 + mu) * (n + 2) / 3
+            c = min(1, max(5 * n / T, c))
+            sigma = np.sqrt((1 - c) * sigma**2 + c * (w * (x - last) ** 2).sum(0))
     return mean
 
 
+@pytest.mark.parametrize("paper", [True, False])
 @pytest.mark.parametrize("tau", [0, 0.1, 1.0])
-def test_equals_a_plain_implementation(tau):
-    noise = torch.randn(5, 30, 2)
-    sol = minimize(f, DCEM(n_samples=30, n_elite=6, n_iters=5, tau=tau), torch.zeros(2), noise=noise)
+def test_equals_a_plain_implementation(tau, paper):
+    noise = torch.randn(20, 30, 2)
+    settings = {"normalize": True, "distribution": Gaussian(estimator="likelihood")} if paper else {}
+    solver = DCEM(n_samples=30, n_elite=6, n_iters=20, tau=tau, **settings)
+    sol = minimize(f, solver, torch.zeros(2), noise=noise)
     expected = reference(
-        lambda x: f(torch.as_tensor(x)).numpy(), np.zeros(2), np.ones(2), noise.numpy(), 6, tau
+        lambda x: f(torch.as_tensor(x)).numpy(), np.zeros(2), np.ones(2), noise.numpy(), 6, tau, paper
     )
     np.testing.assert_allclose(sol.x.numpy(), expected, atol=1e-9)
     assert torch.allclose(sol.cost, f(sol.x))
@@ -61,7 +76,7 @@ def test_finds_known_minimisers(problem, tau, generator):
 
 
 @pytest.mark.parametrize("distribution", [Gaussian(), FullGaussian(), Gaussian(bounds=(-1.0, 1.0))], ids=str)
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", [True, False, "half"])
 def test_vanishing_tau_is_hard_cem(distribution, normalize):
     noise = torch.randn(6, 4, 40, 2)
 
@@ -76,14 +91,31 @@ def test_vanishing_tau_is_hard_cem(distribution, normalize):
 
 @pytest.mark.parametrize(("scale", "shift"), [(1e8, 0.0), (1e-8, 0.0), (1.0, 1e6), (1.0, -1e6), (1e8, 1e6)])
 @pytest.mark.parametrize("tau", [0, 0.1, 1.0])
-def test_scaling_or_shifting_the_objective_changes_nothing(scale, shift, tau):
+@pytest.mark.parametrize("normalize", [True, "half"])
+def test_scaling_or_shifting_the_objective_changes_nothing(scale, shift, tau, normalize):
     noise = torch.randn(5, 3, 50, 2)
-    solver = DCEM(n_samples=50, n_elite=10, n_iters=5, tau=tau)
+    solver = DCEM(n_samples=50, n_elite=10, n_iters=5, tau=tau, normalize=normalize)
 
     def solve(g) -> Tensor:
         return minimize(g, solver, torch.zeros(3, 2), noise=noise).x
 
     assert (solve(lambda x: scale * f(x) + shift) - solve(f)).abs().max() < 1e-6
+
+
+def test_a_few_huge_values_do_not_change_the_scale():
+    """With the deviation of all values, one of 1e12 makes all others equal: the top-k is no longer one."""
+    noise = torch.randn(1, 50, 2)
+
+    def spread(normalize) -> float:
+        solver = DCEM(n_samples=50, n_elite=5, n_iters=1, tau=0.1, normalize=normalize)
+
+        def cliff(x: Tensor) -> Tensor:
+            v = f(x)
+            return torch.where(v >= v.amax(-1, keepdim=True), 1e12, v)
+
+        return minimize(cliff, solver, torch.zeros(2), noise=noise, trace=True).trace[0].effective_samples
+
+    assert spread("half") < 10 and spread(True) > 40
 
 
 def test_without_normalisation_the_scale_matters():
@@ -95,7 +127,7 @@ def test_without_normalisation_the_scale_matters():
     assert (first - second).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", [True, False, "half"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("level", [0.0, 1.0, 1e6, -1e-8])
 def test_constant_values_give_finite_gradients(normalize, dtype, level):
@@ -217,7 +249,7 @@ def test_kept_elites_take_part_again():
 
 
 def test_effective_samples_are_far_above_k_at_tau_one():
-    solver = DCEM(n_samples=200, n_elite=20, n_iters=1)
+    solver = DCEM(n_samples=200, n_elite=20, n_iters=1, tau=1.0, normalize=True)
     sol = minimize(lambda x: x.square().sum(-1), solver, torch.zeros(50, 2), trace=True)
     w = sol.trace[0].weights
     assert torch.allclose(sol.trace[0].effective_samples, 400 / w.square().sum(-1))
@@ -244,6 +276,7 @@ def test_half_precision(dtype, tau, distribution, generator):
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [
+        ({"normalize": "whole"}, ValueError, r"normalize must be True, False or 'half', got 'whole'"),
         ({"n_samples": 0}, ValueError, r"n_samples must be a positive integer, got 0"),
         ({"n_samples": 10.0}, ValueError, r"n_samples must be a positive integer, got 10.0"),
         ({"n_iters": -1}, ValueError, r"n_iters must be a positive integer, got -1"),

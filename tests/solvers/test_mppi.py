@@ -55,7 +55,7 @@ def test_scaling_or_shifting_the_objective_changes_nothing(scale, shift):
     assert (first - second).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", [True, False, "half"])
 def test_derivatives(normalize):
     noise = torch.randn(2, 2, 6, 2)
     leaves = [torch.randn(2), torch.randn(2, 2), torch.tensor(0.8)]
@@ -70,7 +70,7 @@ def test_derivatives(normalize):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", [True, False, "half"])
 def test_bad_values_get_weight_zero_and_other_rows_are_not_touched(bad, normalize):
     noise = torch.randn(3, 3, 20, 2)
     solver = MPPI(n_samples=20, n_iters=3, normalize=normalize)

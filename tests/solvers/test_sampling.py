@@ -71,8 +71,9 @@ def test_gradients_pass_through_an_early_stop():
     assert gradient.isfinite().all() and (gradient.abs() > 0.1).all()
 
 
+@pytest.mark.parametrize("estimator", ["rank-mu", "likelihood"])
 @pytest.mark.parametrize("family", [Gaussian, FullGaussian])
-def test_settings_can_be_learned(family):
+def test_settings_can_be_learned(family, estimator):
     """gradcheck with respect to sigma, tau, the smoothing, x0 and the objective's parameters, per row."""
     noise = torch.randn(2, 2, 6, 2)
 
@@ -83,7 +84,7 @@ def test_settings_can_be_learned(family):
             n_iters=2,
             tau=tau,
             smoothing=smoothing,
-            distribution=family(sigma=sigma),
+            distribution=family(sigma=sigma, estimator=estimator),
         )
         return minimize(lambda x: sphere(x, theta), solver, x0, noise=noise).x
 
@@ -106,7 +107,7 @@ def test_the_number_of_elites_can_be_learned():
     def solve(k):
         return minimize(
             lambda x: sphere(x, THETA[1]),
-            DCEM(n_samples=8, n_elite=k, n_iters=2),
+            DCEM(n_samples=8, n_elite=k, n_iters=2, tau=1.0),
             torch.zeros(2),
             noise=noise,
         ).x
@@ -119,7 +120,7 @@ def test_bounds_can_be_learned():
 
     def solve(low, high):
         distribution = Gaussian(bounds=(low, high), boundary="truncate")
-        solver = DCEM(n_samples=8, n_elite=3, n_iters=2, distribution=distribution)
+        solver = DCEM(n_samples=8, n_elite=3, n_iters=2, tau=1.0, distribution=distribution)
         return minimize(lambda x: sphere(x, THETA[1]), solver, torch.zeros(2), noise=noise).x
 
     low = torch.tensor([-1.0, -0.7], requires_grad=True)

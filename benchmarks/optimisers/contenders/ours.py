@@ -12,10 +12,16 @@ from bbob import BOUND, SIGMA, Objective, Optimiser, serve
 
 BOX = {"sigma": SIGMA, "bounds": (-BOUND, BOUND)}
 
+PAPER = {"tau": 1.0, "normalize": True, "distribution": dcem.Gaussian(estimator="likelihood", **BOX)}
+
 SOLVERS: dict[str, Callable[[int], Any]] = {
     "dcem": lambda T: dcem.DCEM(n_iters=T, distribution=dcem.Gaussian(**BOX)),
     "dcem, tau=0": lambda T: dcem.DCEM(n_iters=T, tau=0, distribution=dcem.Gaussian(**BOX)),
-    "dcem, full": lambda T: dcem.DCEM(n_iters=T, tau=0, n_elite=30, distribution=dcem.FullGaussian(**BOX)),
+    "dcem, paper": lambda T: dcem.DCEM(n_iters=T, **PAPER),
+    "dcem, full": lambda T: dcem.DCEM(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
+    "cmaes": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
+    "cmaes, tau=0": lambda T: dcem.CMAES(n_iters=T, tau=0, distribution=dcem.FullGaussian(**BOX)),
+    "cmaes, separable": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.Gaussian(**BOX)),
 }
 
 
@@ -23,7 +29,7 @@ def optimiser(make: Callable[[int], Any]) -> Optimiser:
     def minimise(f: Objective, dimension: int, budget: int, seed: int) -> None:
         # In double precision: the last targets are 1e-8 above optima of a hundred and more.
         x0 = torch.zeros(dimension, dtype=torch.float64)
-        iterations = -(-budget // make(1).n_samples)  # the last batch may be cut short by the budget
+        iterations = -(-budget // make(1).samples(dimension))  # the budget may cut the last batch short
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             dcem.minimize(_on_tensors(f), make(iterations), x0, generator=generator, cost=False)
@@ -48,7 +54,7 @@ def solve_many(
         return values
 
     make = SOLVERS[optimiser]
-    solver = make(budget // make(1).n_samples)
+    solver = make(budget // make(1).samples(dimension))
     x0 = torch.zeros(problems, dimension, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     with many.Timer() as timer, torch.no_grad():

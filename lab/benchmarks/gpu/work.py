@@ -88,7 +88,10 @@ def solve() -> Table:
 
 
 def _solve(batch: int, released: float) -> list[Row]:
-    solver, n = dcem.DCEM(n_samples=100, n_elite=10, n_iters=ITERATIONS), 20
+    n, paper = 20, dcem.Gaussian(estimator="likelihood")
+    solver = dcem.DCEM(
+        n_samples=100, n_elite=10, n_iters=ITERATIONS, tau=1.0, normalize=True, distribution=paper
+    )
     centre, x0, g = draw(batch, n).requires_grad_(), draw(batch, n), draw(batch, n)
     samples = draw(batch, 100, n)
     moved = 2 * 4.0 * ITERATIONS * samples.numel()
@@ -155,7 +158,7 @@ def _plan(batch: int, n: int, k: int, members: int, latent: bool) -> list[Row]:
     moved, flop = 2 * 4 * candidates * ACTIONS, 2 * candidates * sum(products(model).values())
     solver = dcem.DCEM(
         n_samples=n, n_elite=k, n_iters=ITERATIONS, tau=1.0 if latent else 0.0,
-        distribution=dcem.Gaussian(sigma=0.5 if latent else 1.0),
+        normalize=True, distribution=dcem.Gaussian(sigma=0.5 if latent else 1.0, estimator="likelihood"),
     )  # fmt: skip
 
     def planner(imagine: Any) -> Any:

@@ -63,6 +63,10 @@ class Distribution(ABC):
         """
         return self
 
+    def paced(self, n_iters: int) -> Self:
+        """The same family for a search of so many iterations, where its rates depend on that."""
+        return self
+
     def __eq__(self, other: object) -> bool:
         return same(self, other)
 

@@ -1,6 +1,6 @@
 """The Gaussian with a full covariance, by its Cholesky factor."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 import torch
@@ -8,7 +8,17 @@ from torch import Tensor
 
 from dcem.distributions.base import Distribution, over_batch
 from dcem.distributions.box import Boundary, Bounds, Box, first_mean
-from dcem.distributions.gaussian import check_sigma, first_sigma, least_variance, near, within
+from dcem.distributions.gaussian import (
+    Estimator,
+    check_estimator,
+    check_sigma,
+    effective_samples,
+    first_sigma,
+    least_variance,
+    near,
+    rank_mu_rate,
+    within,
+)
 
 
 class FullGaussianState(NamedTuple):
@@ -23,24 +33,32 @@ class FullGaussianState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FullGaussian(Distribution):
-    """N(μ, L Lᵀ), which learns how dimensions go together. For tens of dimensions: fitting costs n³.
+    """N(m, L Lᵀ), which learns how dimensions go together. For tens of dimensions: fitting costs n³.
+
+    The covariance is refitted to weighted samples as the variance of a `Gaussian` is: by 'rank-mu' to
+    (1 − c) L Lᵀ + c Σ p (u − m)(u − m)ᵀ, with the mean m before the update.
 
     Args:
         sigma: the first standard deviation (the first covariance is diagonal), as for `Gaussian`.
         bounds: (low, high), as for `Gaussian`.
         boundary: 'clamp' or 'squash'; a truncated correlated Gaussian has no closed-form sampler.
-        jitter: added to the covariance's diagonal, relative to its mean: with fewer elites than dimensions
-            the fitted covariance would be singular. Raised to what the dtype can resolve.
+        jitter: added to the diagonal of a covariance of maximum likelihood, relative to its mean: with fewer
+            elites than dimensions it would be singular. Raised to what the dtype can resolve.
+        estimator: 'rank-mu' or 'likelihood', as for `Gaussian`.
+        n_iters: how many iterations the search has, as for `Gaussian`.
     """
 
     sigma: float | Tensor | None = None
     bounds: Bounds | None = None
     boundary: Boundary = "clamp"
     jitter: float = 1e-6
+    estimator: Estimator = "rank-mu"
+    n_iters: int | None = None
     box: Box | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_sigma(self.sigma, "FullGaussian")
+        check_estimator(self.estimator, "FullGaussian")
         if self.boundary == "truncate":
             raise ValueError("FullGaussian: boundary must be 'clamp' or 'squash', got 'truncate'")
         if not self.jitter > 0:
@@ -60,17 +78,21 @@ class FullGaussian(Distribution):
         return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
 
     def fit(self, phi: FullGaussianState, u: Tensor, w: Tensor, sigma_min: float) -> FullGaussianState:
+        likelihood, n = self.estimator == "likelihood", u.shape[-1]
         p = w / w.sum(-1, keepdim=True)
         mean = p.unsqueeze(-2) @ u
-        d = u - mean
+        d = u - (mean if likelihood else phi.mean.unsqueeze(-2))
         covariance = (d * p.unsqueeze(-1)).mT @ d
+        if not likelihood:
+            last = phi.scale_tril @ phi.scale_tril.mT
+            covariance = torch.lerp(last, covariance, self._rate(w, n).unsqueeze(-1))
         mean = mean.squeeze(-2)
         if u.dtype in (torch.float16, torch.bfloat16):  # these have no Cholesky factorisation
             covariance = covariance.float()
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
         info = torch.finfo(covariance.dtype)
         # Rounding perturbs a low-rank covariance by about eps times its trace: more would make it indefinite.
-        jitter = max(self.jitter, 4 * u.shape[-1] * info.eps)
+        jitter = max(self.jitter if likelihood else 0.0, 4 * n * info.eps)
         least = (near(u) * mean.detach()).square() + least_variance(self.sigma, self.box, u, sigma_min)
         floor = jitter * diagonal.mean(-1, keepdim=True) + least
         covariance = covariance + torch.diag_embed(floor.to(covariance.dtype))
@@ -80,5 +102,14 @@ class FullGaussian(Distribution):
     def widen(self, phi: FullGaussianState, factor: float | Tensor) -> FullGaussianState:
         return phi._replace(scale_tril=phi.scale_tril * over_batch(factor, phi.scale_tril, phi.mean.ndim - 1))
 
+    def _rate(self, w: Tensor, n: int) -> Tensor:
+        """c, (*B, 1). A short search hurries, but with at most μ / (μ + n) the covariance keeps its rank."""
+        mu = effective_samples(w)
+        hurry = (mu / (mu + n)).clamp_max(7 * n / (self.n_iters or 1))
+        return torch.maximum(hurry, 2 * rank_mu_rate(mu, n)).clamp_max(1.0)
+
     def within(self, box: Box, steps: int = 1) -> Self:
         return within(self, box, steps)
+
+    def paced(self, n_iters: int) -> Self:
+        return replace(self, n_iters=n_iters)

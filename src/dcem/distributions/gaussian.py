@@ -1,7 +1,7 @@
 """The Gaussian with a diagonal covariance: the paper's sampling distribution."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from dcem.distributions.base import Distribution
 from dcem.distributions.box import Boundary, Bounds, Box, first_mean, merged
 from dcem.distributions.moments import weighted_moments
 
+Estimator = Literal["rank-mu", "likelihood"]
+
 
 class GaussianState(NamedTuple):
     mean: Tensor  # (*B, n)
@@ -19,7 +21,17 @@ class GaussianState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(Distribution):
-    """N(μ, diag σ²), refitted by the weighted mean and standard deviation (Proposition 3).
+    """N(m, diag σ²), refitted to weighted samples.
+
+    The mean becomes that of the samples u with their weights p, Σp = 1. The variance, by the estimator:
+
+        rank-mu      (1 − c) σ² + c Σ p (u − m)², around the mean m *before* the update, as in CMA-ES: while
+                     the mean travels, the spread stays
+        likelihood   Σ p (u − m')², around the mean m' after it: the paper's maximum likelihood
+                     (Proposition 3), which shrinks whether the mean has arrived or not
+
+    The rate c grows with the effective number of samples, 1 / Σp², falls with the dimension, and is at least
+    what a search of so many iterations needs to finish.
 
     A spread below what the dtype resolves beside the mean and the first spread is not shrunk further: there,
     values differ by rounding alone, and so would gradients.
@@ -30,15 +42,20 @@ class Gaussian(Distribution):
         bounds: (low, high) of the domain, numbers or tensors per dimension; None for all of R^n.
         boundary: how the bounds are kept: 'clamp' (the paper's; cheapest), 'truncate' or 'squash' (gradients
             stay alive where the optimum lies on or outside the box). See `dcem.distributions.box.Box`.
+        estimator: 'rank-mu' or 'likelihood', see above.
+        n_iters: how many iterations the search has, for the rate; a solver fills in its own. None: few.
     """
 
     sigma: float | Tensor | None = None
     bounds: Bounds | None = None
     boundary: Boundary = "clamp"
+    estimator: Estimator = "rank-mu"
+    n_iters: int | None = None
     box: Box | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_sigma(self.sigma, "Gaussian")
+        check_estimator(self.estimator, "Gaussian")
         object.__setattr__(self, "box", Box.of(self.bounds, self.boundary, "Gaussian"))
 
     def init(self, x0: Tensor) -> GaussianState:
@@ -57,15 +74,40 @@ class Gaussian(Distribution):
 
     def fit(self, phi: GaussianState, u: Tensor, w: Tensor, sigma_min: float) -> GaussianState:
         least = least_variance(self.sigma, self.box, u, sigma_min)
-        return GaussianState(*weighted_moments(u, w, least, near(u)))
+        if self.estimator == "likelihood":
+            return GaussianState(*weighted_moments(u, w, least, near(u)))
+        n, mu = u.shape[-1], effective_samples(w)
+        rate = (rank_mu_rate(mu, n) * (n + 2) / 3).clamp(min(1.0, 5 * n / (self.n_iters or 1)), 1.0)
+        mean, sigma = weighted_moments(u, w)
+        around_the_last = sigma.square() + (mean - phi.mean).square()
+        variance = torch.lerp(phi.sigma.square(), around_the_last, rate)
+        return GaussianState(mean, torch.maximum(variance, (near(u) * mean.detach()).square() + least).sqrt())
 
     def within(self, box: Box, steps: int = 1) -> Self:
         return within(self, box, steps)
+
+    def paced(self, n_iters: int) -> Self:
+        return replace(self, n_iters=n_iters)
 
 
 def check_sigma(sigma: float | Tensor | None, name: str) -> None:
     if sigma is not None and not holds(sigma, lambda x: x > 0):
         raise ValueError(f"{name}: sigma must be positive, got {sigma}")
+
+
+def check_estimator(estimator: str, name: str) -> None:
+    if estimator not in ("rank-mu", "likelihood"):
+        raise ValueError(f"{name}: estimator must be 'rank-mu' or 'likelihood', got {estimator!r}")
+
+
+def effective_samples(w: Tensor) -> Tensor:
+    """μ = (Σw)² / Σw², (*B, 1), for weights w (*B, N): how many samples they really count."""
+    return w.sum(-1, keepdim=True).square() / w.square().sum(-1, keepdim=True)
+
+
+def rank_mu_rate(mu: Tensor, n: int) -> Tensor:
+    """How much of a covariance in n dimensions μ samples can replace, as CMA-ES has it (Hansen, 2016)."""
+    return 2 * (mu - 1.75 + 1 / mu) / ((n + 2) ** 2 + mu)
 
 
 def first_sigma(sigma: float | Tensor | None, box: Box | None, mean: Tensor, name: str) -> Tensor:

@@ -1,8 +1,9 @@
 """Solvers: frozen records of settings, each with a first state, noise, one step and a result."""
 
 from dcem.solvers.base import Record, Solver
+from dcem.solvers.cmaes import CMAES
 from dcem.solvers.dcem import DCEM
 from dcem.solvers.gradient_descent import GradientDescent
 from dcem.solvers.mppi import MPPI
 
-__all__ = ["DCEM", "MPPI", "GradientDescent", "Record", "Solver"]
+__all__ = ["CMAES", "DCEM", "MPPI", "GradientDescent", "Record", "Solver"]

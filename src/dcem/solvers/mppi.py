@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from dcem._checks import holds
+from dcem.solvers.elites import scaled
 from dcem.solvers.sampling import SamplingSolver
-from dcem.topk.standardize import standardize
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +37,7 @@ class MPPI(SamplingSolver):
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         good = values.isfinite()
-        v = standardize(values, good)[0] if self.normalize else torch.where(good, values, 0.0)
+        v = torch.where(good, scaled(values, self.normalize), 0.0)
         scores = torch.where(good, -v / self.temperature, -torch.inf)
         return torch.where(good.any(-1, keepdim=True), scores, 0.0).softmax(-1) * good
 

@@ -12,6 +12,7 @@ from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
+from dcem.solvers.elites import Normalize
 from dcem.solvers.schedule import Schedule, at, check_schedule, over_rows
 
 
@@ -32,8 +33,9 @@ class SamplingSolver(Solver):
         n_samples: N, samples an iteration.
         n_iters: T, iterations.
         distribution: the sampling distribution and the bounds of the domain.
-        normalize: standardise the values of every iteration, which makes the answer invariant to shifting
-            and scaling the objective.
+        normalize: bring the values of every iteration to one scale, which makes the answer invariant to
+            shifting and scaling the objective: True by their standard deviation, 'half' by the spread of the
+            better half of them, which a few huge values do not change. False: take them as they are.
         returns: 'mean' (of the last distribution) or 'best' (of all samples).
         sigma_min: floor for the fitted standard deviation.
         smoothing: how much of the last distribution to keep in every update, 0 (nothing) to 1. A tensor (a
@@ -52,7 +54,7 @@ class SamplingSolver(Solver):
     n_samples: int = 100
     n_iters: int = 10
     distribution: Distribution = field(default_factory=Gaussian)
-    normalize: bool = True
+    normalize: Normalize = True
     returns: Literal["mean", "best"] = "mean"
     sigma_min: float = 0.0
     smoothing: Schedule = 0.0
@@ -60,20 +62,23 @@ class SamplingSolver(Solver):
     noise: Noise = field(default_factory=Normal)
     keep_elites: int = 0
     stop_below: float | None = None
+    _paced: Distribution = field(init=False, repr=False)  # `distribution`, for as many iterations
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        for field_name in ("n_samples", "n_iters"):
-            value = getattr(self, field_name)
+        least = self.samples(1)
+        for field_name, value in (("n_samples", least), ("n_iters", self.n_iters)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: {field_name} must be a positive integer, got {value!r}")
-        if not 0 <= self.keep_elites < self.n_samples:
+        if not 0 <= self.keep_elites < least:
             raise ValueError(
-                f"{name}: keep_elites must satisfy 0 <= keep_elites < n_samples = {self.n_samples}, "
+                f"{name}: keep_elites must satisfy 0 <= keep_elites < n_samples = {least}, "
                 f"got {self.keep_elites}"
             )
         if self.returns not in ("mean", "best"):
             raise ValueError(f"{name}: returns must be 'mean' or 'best', got {self.returns!r}")
+        if self.normalize not in (True, False, "half"):
+            raise ValueError(f"{name}: normalize must be True, False or 'half', got {self.normalize!r}")
         if not self.sigma_min >= 0:
             raise ValueError(f"{name}: sigma_min must be >= 0, got {self.sigma_min}")
         if not isinstance(self.distribution, Distribution):
@@ -87,6 +92,11 @@ class SamplingSolver(Solver):
         self._check_schedule("widen", "be positive", lambda x: x > 0)
         if self.stop_below is not None and not self.stop_below >= 0:
             raise ValueError(f"{name}: stop_below must be >= 0 or None, got {self.stop_below}")
+        object.__setattr__(self, "_paced", self.distribution.paced(self.n_iters))
+
+    def samples(self, n: int) -> int:
+        """N, how many samples an iteration has in n dimensions."""
+        return self.n_samples
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         """Weights (*B, N) for values (*B, N): more for lower ones, none for those that are not finite."""
@@ -98,7 +108,7 @@ class SamplingSolver(Solver):
 
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
         """The next distribution, from the last one, samples u and their weights."""
-        return self.distribution.fit(phi, u, weights, self.sigma_min)
+        return self._paced.fit(phi, u, weights, self.sigma_min)
 
     def _damped(self, new: Any, old: Any, t: int) -> Any:
         """The distribution of the next iteration, from the one that was fitted and the last."""
@@ -156,14 +166,15 @@ class SamplingSolver(Solver):
 
     def draw(self, x0: Tensor, t: int, generator: Generator | None) -> Tensor:
         *batch, n = x0.shape
-        return self.noise.draw((*batch, self.n_samples, n), x0, generator)
+        return self.noise.draw((*batch, self.samples(n), n), x0, generator)
 
     def step(
         self, evaluate: Evaluate, state: SamplingState, noise: Tensor | None, t: int
     ) -> tuple[SamplingState, Record]:
-        if noise is None or noise.shape[-2] != self.n_samples:
+        expected = self.samples(state.phi.mean.shape[-1])
+        if noise is None or noise.shape[-2] != expected:
             raise ValueError(
-                f"{type(self).__name__}: noise must be for n_samples = {self.n_samples} in every iteration, "
+                f"{type(self).__name__}: noise must be for n_samples = {expected} in every iteration, "
                 f"got {'none' if noise is None else noise.shape[-2]}"
             )
         u = self.distribution.sample(state.phi, noise)

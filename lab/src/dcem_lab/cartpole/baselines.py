@@ -127,9 +127,8 @@ def expert_controller(name: str) -> MPC:
     """CEM over the whole action sequence, started as wide as the box."""
     n_samples, n_elite, n_iters, _ = EXPERTS[name]
     force = Cartpole().max_force
-    solver = DCEM(
-        n_samples=n_samples, n_elite=n_elite, n_iters=n_iters, tau=0, distribution=Gaussian(sigma=force)
-    )
+    distribution = Gaussian(sigma=force, estimator="likelihood")
+    solver = DCEM(n_samples=n_samples, n_elite=n_elite, n_iters=n_iters, tau=0, distribution=distribution)
     return MPC(Cartpole(), HORIZON, -force, force, solver=solver)
 
 

@@ -173,7 +173,8 @@ def solver_for(config: Config) -> Solver:
         n_elite=config.n_elite,
         n_iters=config.n_iters,
         tau=config.tau,
-        distribution=Gaussian(sigma=config.sigma),
+        normalize=True,
+        distribution=Gaussian(sigma=config.sigma, estimator="likelihood"),
     )
 
 

@@ -103,7 +103,10 @@ class PlannerConfig(Settings):
             "n_elite": self.elites,
             "n_iters": self.iterations,
             "sigma_min": self.least_sigma,
-            "distribution": Gaussian(sigma=self.policy_sigma if guided else self.sigma),
+            "normalize": True,
+            "distribution": Gaussian(
+                sigma=self.policy_sigma if guided else self.sigma, estimator="likelihood"
+            ),
             "broad": self.sigma if guided else None,
         }
         if self.temperature is None:

@@ -1,0 +1,183 @@
+"""CMA-ES, with recombination weights by soft ranks: differentiable, and at τ = 0 the known algorithm."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dcem._checks import holds
+from dcem.distributions import FullGaussian, Gaussian
+from dcem.distributions.gaussian import effective_samples, least_variance, near, rank_mu_rate
+from dcem.solvers.elites import Normalize, is_hard, scaled, slope_of_elites, soft_elites
+from dcem.solvers.sampling import SamplingSolver, SamplingState
+from dcem.solvers.schedule import over_rows
+
+
+class Paths(NamedTuple):
+    """N(m, diag σ²) and what CMA-ES remembers of the way there."""
+
+    mean: Tensor  # (*B, n)
+    sigma: Tensor  # (*B, n)
+    step_path: Tensor  # (*B, n), steps of the mean in units of the distribution: is it too wide or narrow?
+    path: Tensor  # (*B, n), steps of the mean as they are: where does it go?
+    fading: Tensor  # (*B,), how much of the first step_path, zero, is left, squared
+
+
+class FullPaths(NamedTuple):
+    """As `Paths`, of N(m, L Lᵀ)."""
+
+    mean: Tensor
+    scale_tril: Tensor  # (*B, n, n)
+    step_path: Tensor
+    path: Tensor
+    fading: Tensor
+
+    @property
+    def sigma(self) -> Tensor:
+        """Standard deviation of every dimension, (*B, n)."""
+        return torch.linalg.vector_norm(self.scale_tril, dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CMAES(SamplingSolver):
+    """The covariance matrix adaptation evolution strategy (Hansen, "The CMA Evolution Strategy", 2016).
+
+    As in `DCEM`, the mean moves to a weighted mean of N samples, T times. The better half has weight, by its
+    rank: w = ln(k + ½) − ln rank with k = N / 2. The covariance learns from the samples (rank-μ) and from the
+    path of the mean (rank-one), and its size from whether the steps of the mean agree with each other. It
+    needs time, some hundred iterations, and then solves what is out of reach for DCEM.
+
+    The weight of a rank is a sum over top-j's, w = Σ_j Δ_j lml(−v, j, tau), where Δ_j is what a weight loses
+    from rank j to the next. So gradients flow, in all the ways that `dcem.backward` knows; at tau = 0 it is
+    the known algorithm. See `SamplingSolver` for the settings not listed here.
+
+    Args:
+        n_samples: N; None for 3/2 of the usual 4 + ⌊3 ln n⌋ in n dimensions, rounded up to an even number.
+        distribution: `FullGaussian`, or `Gaussian` for the separable variant, whose cost grows with n and
+            not n³: for hundreds of dimensions. They give the first spread and the bounds; their estimators
+            are not used.
+        tau: temperature of the soft ranks, >= 0; the number 0 for hard ones. A tensor (a scalar, or one value
+            a row) may require gradients.
+
+    >>> rosenbrock = lambda x: 100 * (x[..., 1] - x[..., 0] ** 2) ** 2 + (1 - x[..., 0]) ** 2
+    >>> minimize(rosenbrock, CMAES(n_iters=150), torch.zeros(2)).x.round(decimals=3)
+    tensor([1., 1.])
+    """
+
+    n_samples: int | None = None  # type: ignore[assignment]
+    distribution: FullGaussian | Gaussian = field(default_factory=FullGaussian)
+    tau: float | Tensor = 0.05
+    normalize: Normalize = "half"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.distribution, Gaussian | FullGaussian):
+            raise TypeError(
+                f"CMAES: distribution must be a FullGaussian or a Gaussian, got {self.distribution!r}"
+            )
+        learned = isinstance(self.tau, Tensor)
+        if not holds(self.tau, lambda x: x > 0 if learned else x >= 0):
+            rule = "> 0 where it is a tensor" if learned else ">= 0"
+            raise ValueError(f"CMAES: tau must be {rule}, got {torch.as_tensor(self.tau).min().item()}")
+
+    def samples(self, n: int) -> int:
+        return 2 * math.ceil(0.75 * (4 + int(3 * math.log(n)))) if self.n_samples is None else self.n_samples
+
+    def init(self, x0: Tensor) -> SamplingState:
+        state = super().init(x0)
+        mean, spread = state.phi
+        zero, one = torch.zeros_like(mean), mean.new_ones(mean.shape[:-1])
+        kind = Paths if isinstance(self.distribution, Gaussian) else FullPaths
+        return state._replace(phi=kind(mean, spread, zero, zero, one))
+
+    def weights(self, values: Tensor, t: int) -> Tensor:
+        logs = self._log_weights(values)
+        if is_hard(self.tau):
+            order = torch.where(values.isfinite(), values, torch.inf).argsort(-1)
+            ranked = torch.zeros_like(values).scatter(-1, order, logs.expand_as(values))
+            return torch.where(values.isfinite(), ranked, 0.0)
+        return self._over_ranks(soft_elites, values, logs)
+
+    def slope(self, values: Tensor, t: int) -> Tensor:
+        return self._over_ranks(slope_of_elites, values, self._log_weights(values))
+
+    def _log_weights(self, values: Tensor) -> Tensor:
+        """The weights of ranks 1 to N, (N,)."""
+        n = values.shape[-1]
+        rank = torch.arange(1, n + 1, dtype=values.dtype, device=values.device)
+        return (math.log(max(n // 2, 1) + 0.5) - rank.log()).clamp_min(0.0)
+
+    def _over_ranks(self, soft: Any, values: Tensor, logs: Tensor) -> Tensor:
+        """Σ_j Δ_j soft(v, j), which at τ = 0 is Σ_{j >= rank} Δ_j, the weight of a rank."""
+        count = max(values.shape[-1] // 2, 1)
+        losses = -logs[: count + 1].diff() if len(logs) > 1 else logs
+        v = scaled(values, self.normalize).unsqueeze(-2)
+        v = v.expand(*v.shape[:-2], count, v.shape[-1])
+        j = torch.arange(1, count + 1, dtype=v.dtype, device=v.device).unsqueeze(-1)
+        tau = over_rows(self.tau, "CMAES: tau", values)
+        tau = tau.unsqueeze(-1) if isinstance(tau, Tensor) and tau.ndim else tau
+        return (losses.unsqueeze(-1) * soft(v, j, tau, "done" if self.normalize else False)).sum(-2)
+
+    def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
+        if u.dtype in (torch.float16, torch.bfloat16):  # these have no Cholesky factorisation
+            wide = self.fit(type(phi)(*(part.float() for part in phi)), u.float(), weights.float())
+            return type(phi)(*(part.to(u.dtype) for part in wide))
+        n, mu, full = u.shape[-1], effective_samples(weights), isinstance(phi, FullPaths)
+        p = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
+        d = u - phi.mean.unsqueeze(-2)
+        move = (p * d).sum(-2)
+
+        # Steps that agree make a long path, and the distribution wider: cumulative step-size control.
+        c_step = (mu + 2) / (n + mu + 5)
+        damping = 1 + c_step + 2 * (((mu - 1) / (n + 1)).clamp_min(1.0).sqrt() - 1)
+        step_path = (1 - c_step) * phi.step_path + (c_step * (2 - c_step) * mu).sqrt() * _whitened(phi, move)
+        fading = phi.fading * (1 - c_step.squeeze(-1)).square()
+        expected = math.sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n * n))  # the length of standard normals
+        length = torch.linalg.vector_norm(step_path, dim=-1, keepdim=True) / expected
+        growth = (c_step / damping * (length - 1)).clamp_max(1.0).exp()
+
+        # Where the steps are far too short still, the path of the mean waits, lest the covariance explode.
+        steady = (length < (1.4 + 2 / (n + 1)) * (1 - fading.unsqueeze(-1)).sqrt()).to(u.dtype)
+        c_path = (4 + mu / n) / (n + 4 + 2 * mu / n)
+        path = (1 - c_path) * phi.path + steady * (c_path * (2 - c_path) * mu).sqrt() * move
+
+        # The covariance, of the size of the new steps.
+        separable = (n + 2) / 3  # a diagonal has fewer numbers to learn
+        c_one = 2 / ((n + 1.3) ** 2 + mu) * (1 if full else separable)
+        c_mu = torch.minimum(rank_mu_rate(mu, n) * (2 if full else separable), 1 - c_one)
+        kept = 1 - c_one - c_mu + (1 - steady) * c_one * c_path * (2 - c_path)
+        rates = [rate * growth.square() for rate in (kept, c_one, c_mu)]
+        mean = phi.mean + move
+        least = least_variance(self.distribution.sigma, self.box, u, self.sigma_min)
+        least = (near(u) * mean.detach()).square() + least
+        spread = (_covariance if full else _deviation)(phi, path, d, p, rates, least)
+        return type(phi)(mean, spread, step_path, growth * path, fading)
+
+
+def _whitened(phi: Any, move: Tensor) -> Tensor:
+    """A step of the mean in units of the distribution, (*B, n)."""
+    if isinstance(phi, Paths):
+        return move / phi.sigma
+    return torch.linalg.solve_triangular(phi.scale_tril, move.unsqueeze(-1), upper=False).squeeze(-1)
+
+
+def _deviation(phi: Paths, path: Tensor, d: Tensor, p: Tensor, rates: list[Tensor], least: Tensor) -> Tensor:
+    """σ' with σ'² = kept σ² + c₁ path² + c_μ Σ p d², and at least `least`."""
+    parts = phi.sigma.square(), path.square(), (p * d.square()).sum(-2)
+    variance = sum(rate * part for rate, part in zip(rates, parts, strict=True))
+    return torch.maximum(torch.as_tensor(variance), least).sqrt()
+
+
+def _covariance(
+    phi: FullPaths, path: Tensor, d: Tensor, p: Tensor, rates: list[Tensor], least: Tensor
+) -> Tensor:
+    """L' with L' L'ᵀ = kept L Lᵀ + c₁ path pathᵀ + c_μ Σ p d dᵀ, and a little more than `least`."""
+    kept, c_one, c_mu = (rate.unsqueeze(-1) for rate in rates)
+    last = phi.scale_tril @ phi.scale_tril.mT
+    covariance = kept * last + c_one * path.unsqueeze(-1) * path.unsqueeze(-2) + c_mu * ((d * p).mT @ d)
+    size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    rounding = 4 * path.shape[-1] * torch.finfo(path.dtype).eps * size
+    # cholesky_ex does not wait for the device to report failures; this much more rules them out.
+    return torch.linalg.cholesky_ex(covariance + torch.diag_embed(least + rounding)).L

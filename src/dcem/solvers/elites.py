@@ -1,0 +1,79 @@
+"""Which samples are among the k best, softly, and with a gradient that is more than noise."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dcem._checks import can_look
+from dcem._graph import zero_with_graph
+from dcem.topk.better_half import by_better_half
+from dcem.topk.lml import soft_topk
+from dcem.topk.standardize import standardize
+
+Normalize = bool | Literal["half"]  # how to scale values: see `SamplingSolver`
+Scaling = Normalize | Literal["done"]
+
+
+def scaled(values: Tensor, normalize: Normalize) -> Tensor:
+    """Values (*B, N) as they are to be compared; NaN for those that are not finite."""
+    if normalize == "half":
+        return by_better_half(values)
+    good = values.isfinite()
+    return torch.where(good, standardize(values, good)[0] if normalize else values, torch.nan)
+
+
+def soft_elites(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling) -> Tensor:
+    """Weights in [0, 1] of values (*B, N) that sum to k, most for the lowest: lml(-v, k, tau).
+
+    A temperature so low that hardly a sample lies between elite and not has a derivative that is noise: zero
+    almost always, and else huge. Gradients are then those of the lowest temperature that has a useful one
+    (`lowest_smooth`); the forward pass stays as it is.
+    """
+    if scaling == "half" and not is_hard(tau):
+        values, scaling = by_better_half(values), "done"
+    weights = soft_topk(-values, k, tau, scaling is True, finite_only=True)
+    if not torch.is_grad_enabled() or not values.requires_grad or not weights.requires_grad:
+        return weights
+    warmer = _warm_enough(values, k, tau, scaling)
+    if warmer is tau:
+        return weights
+    return weights.detach() + zero_with_graph(
+        soft_topk(-values, k, warmer, scaling is True, finite_only=True)
+    )
+
+
+def slope_of_elites(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling) -> Tensor:
+    """How much each of `soft_elites` moves with its value, (*B, N), up to a factor a row."""
+    weights = soft_elites(values, k, _warm_enough(values, k, tau, scaling), scaling)
+    return weights * (1 - weights)
+
+
+def lowest_smooth(n: int, k: float | Tensor) -> float | Tensor:
+    """The temperature, in standard deviations of the values, at which about one of n samples is undecided.
+
+    Σ y (1 − y) ≈ τ · n · density at the threshold, and a logistic distribution of unit variance has density
+    (π / √3) p (1 − p) at its quantile p = k / n.
+    """
+    return math.sqrt(3) / math.pi / (k * (1 - k / n) + 1e-9)
+
+
+def is_hard(tau: float | Tensor) -> bool:
+    """The number 0 asks for the hard top-k, which passes no gradient."""
+    return not isinstance(tau, Tensor) and tau == 0
+
+
+def _warm_enough(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling) -> float | Tensor:
+    """τ, or where it is lower the lowest temperature whose derivative is more than noise."""
+    if is_hard(tau):
+        return tau
+    least: float | Tensor = lowest_smooth(values.shape[-1], k)
+    if scaling is False:
+        finite = torch.where(values.isfinite(), values.detach(), torch.nan)
+        mean = finite.nanmean(-1, keepdim=True)
+        least = least * (finite - mean).square().nanmean(-1, keepdim=True).sqrt()
+    if not isinstance(tau, Tensor) and not isinstance(least, Tensor):
+        return tau if tau >= least else least
+    warmer = torch.maximum(torch.as_tensor(tau).to(values), torch.as_tensor(least).to(values))
+    return tau if can_look(warmer) and bool((warmer == tau).all()) else warmer

@@ -1,0 +1,33 @@
+"""Rows brought to one scale by their better half, which a few huge entries do not change."""
+
+import torch
+from torch import Tensor
+
+
+def by_better_half(v: Tensor) -> Tensor:
+    """(v - median) / s along the last dimension, with s² the mean of (v - median)² over v <= median.
+
+    Where values are normally distributed, s is their standard deviation. Where the better half is one value
+    to rounding, s is that of all, and where all are, the row comes back as 0. Entries that are not finite
+    are left out, and come back as NaN.
+
+    >>> by_better_half(torch.tensor([0.0, 1.0, 2.0, 3.0, 1e6]))
+    tensor([-1.5492e+00, -7.7460e-01,  0.0000e+00,  7.7460e-01,  7.7460e+05])
+    """
+    finite = v.isfinite()
+    v = torch.where(finite, v, torch.nan)
+    # Less the mean too, for the gradient: that a shift changes nothing holds to rounding with the median
+    # alone, and rounding is then divided by the spread.
+    d = v - v.nanmean(-1, keepdim=True)
+    d = torch.where(finite, d - d.nanmedian(-1, keepdim=True).values, 0.0)
+    limits = torch.finfo(v.dtype)
+    size = torch.where(finite, v.detach(), 0.0).abs().amax(-1, keepdim=True)
+    rounding = (4 * limits.eps * size).clamp_min(limits.tiny)
+    better = finite & (d <= 0)
+    better = torch.where((better & (d < -rounding)).any(-1, keepdim=True), better, finite)
+    root = better.sum(-1, keepdim=True).clamp_min(1).sqrt()
+    # In double precision, since squares of small or large values leave the range of float32.
+    norm = torch.linalg.vector_norm(torch.where(better, d, 0.0), dim=-1, keepdim=True, dtype=torch.float64)
+    informative = norm > rounding * root
+    scale = torch.where(informative, root / torch.where(informative, norm, 1.0), 0.0).to(v.dtype)
+    return torch.where(finite, d * scale, torch.nan)
