@@ -10,7 +10,7 @@ def zero_with_graph(x: Tensor) -> Tensor:
 
 
 def depends_on_more(values: Tensor, x: Tensor) -> bool:
-    """Does the graph of values hold a leaf other than x? If not, nobody will ask for the unrolled graph."""
+    """Does the graph of values hold a leaf other than x? If not, the unrolled graph is not needed."""
     if torch.compiler.is_compiling():  # there is no graph to walk yet
         return True
     nodes, seen = [values.grad_fn], set()

@@ -90,7 +90,7 @@ class Truncate(Backward):
     def check(self, solver: Solver, state: Any) -> None:
         if self.n < solver.n_iters and solver.moving(state) is not None:
             raise ValueError(
-                "minimize: backward must not be Truncate for a solver that may stop early, as nobody knows "
+                "minimize: backward must not be Truncate for a solver that may stop early: it is not known "
                 f"which iterations will be the last, got {self!r}"
             )
 

@@ -15,8 +15,8 @@ from dcem_lab.terminal import FolderError, keep_streams, printable, stoppable_im
 # name: (module of `commands` whose `main` takes the arguments and returns the exit code, a line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "reproduce": ("reproduce", "train what the machine can, and write the report"),
-    "train": ("train", "train an experiment, go on with one, or sweep over settings"),
-    "sweep-status": ("sweep_status", "a table of runs: progress and best figures"),
+    "train": ("train", "train an experiment, resume one, or sweep over settings"),
+    "sweep-status": ("sweep_status", "a table of runs: progress and best metrics"),
     "eval": (
         "evaluate",
         "play episodes with a trained controller: statistics and a CSV",
@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _EXAMPLES = """\
   dcem reproduce --quick            small versions of everything, in minutes, and a page that shows it
   dcem train cartpole preset=tiny   one experiment in seconds, to see it work
-  dcem train cartpole               the same with the paper's settings, or go on with it
+  dcem train cartpole               the same with the paper's settings, or resume it
   dcem play cartpole                film a controller that ships
   dcem COMMAND --help               everything about one command
 """

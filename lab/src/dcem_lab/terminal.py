@@ -45,7 +45,7 @@ class FolderError(RuntimeError):
 def keep_streams() -> None:
     """Let stdout and stderr of this process outlive their readers, and exist where they were closed.
 
-    A training goes on when whoever watched it has gone, as with `2>&1 | head`. Streams that someone has
+    A training continues when its output is no longer read, as with `2>&1 | head`. Streams that someone has
     replaced (a notebook, a test) are left alone.
     """
     _open_closed_descriptors()
@@ -59,7 +59,7 @@ def keep_streams() -> None:
 def stoppable_imports() -> Iterator[None]:
     """Inside, Ctrl-C raises KeyboardInterrupt as ever, but ends the process where it meets an import.
 
-    An import may swallow the exception, as some deep inside of torch do: the command would just go on.
+    An import may swallow the exception, as some deep inside of torch do: the command would just continue.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()  # the only one that may set it
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

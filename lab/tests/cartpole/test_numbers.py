@@ -28,7 +28,7 @@ def test_factors_and_verdicts(results):
     assert row["fresh noise"].startswith(f"{9.5 / 9.046:.3f}")
     assert row["fresh states"].startswith(f"{9.5 / 9:.3f}")
     assert row["against the strong expert"].startswith("0.950")
-    assert (row["one state an update"], row["stopped after"]) == ("1.000", "80,000")
+    assert (row["one state per update"], row["stopped after"]) == ("1.000", "80,000")
 
 
 def test_in_words(results):

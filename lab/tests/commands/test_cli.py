@@ -364,7 +364,7 @@ def test_a_time_limit_ends_in_good_order_and_the_command_goes_on(capsys):
     assert dcem("updates=30", "pause=0.02", "run_dir=here", "time_limit=0.2") == 75
     shown = capsys.readouterr().err
     assert "time limit: saved at step" in shown
-    assert f"go on with: dcem train {TOY}" in shown
+    assert f"resume with: dcem train {TOY}" in shown
     assert 0 < load_checkpoint("here").step < 30
     assert dcem("updates=30", "pause=0.02", "run_dir=here") == 0
     steps = [row["step"] for row in read_records(Path("here/log.jsonl")) if "loss" in row]

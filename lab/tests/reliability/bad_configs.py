@@ -71,7 +71,7 @@ def measure(count: int, folder: Path) -> Outcome:
     finally:
         os.chdir(before)
     own = len(chosen) // COMMAND_EVERY
-    notes = f"{own} of them as commands, start-up included: processor seconds, best of three"
+    notes = f"{own} of them as commands, start-up included: CPU seconds, best of three"
     return Outcome(len(chosen), failures, slowest, notes)
 
 
@@ -100,7 +100,7 @@ def in_process(experiment: str, words: list[str]) -> tuple[str, int, float]:
 
 
 def as_command(experiment: str, words: list[str]) -> tuple[str, int, float]:
-    """With the seconds of the processor, since others may be using this machine."""
+    """With CPU seconds, since others may be using this machine."""
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = dcem("train", experiment, *words)
     _, shown = process.communicate(timeout=300)  # against a hang

@@ -31,7 +31,7 @@ def measure(count: int, folder: Path) -> Outcome:
             missing.append(f"{name} needs {error.name}")
             continue
         first, second = (state(folder / name / again) for again in ("first", "second"))
-        if first:  # some only gather figures, and leave nothing that was computed on the device
+        if first:  # some only gather metrics, and leave nothing that was computed on the device
             found[name] = difference(first, second)
     notes = ", ".join(f"{name} {apart:.2g}" for name, apart in found.items())
     return Outcome(len(found), notes="; ".join([f"relative difference: {notes}", *missing]))

@@ -1,6 +1,6 @@
 """Outcomes as lab/results/reliability/*.csv, and these as the table of lab/docs/reliability.md.
 
-PYTHONPATH=lab/tests python -m reliability.publish writes the table anew.
+PYTHONPATH=lab/tests python -m reliability.publish rebuilds the table.
 """
 
 from __future__ import annotations

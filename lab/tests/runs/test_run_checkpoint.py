@@ -86,7 +86,7 @@ def test_when_none_is_good_nothing_is_silently_started_anew(store):
     for path in store.folder.glob("*.safetensors"):
         path.unlink()
     with pytest.raises(
-        CheckpointError, match=r"step0*2.json: file .* is missing; step0*1.json: .* start anew"
+        CheckpointError, match=r"step0*2.json: file .* is missing; step0*1.json: .* start again"
     ):
         store.load()
 

@@ -1,4 +1,4 @@
-"""Cartpole controllers that plan anew after every step: from how many states do they swing up and stay up?
+"""Cartpole controllers that replan after every step: from how many states do they swing up and stay up?
 
 Decoders were trained on plans from first states alone. This asks for more than that, and shows what is lost.
 """

@@ -56,7 +56,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
-    """Of every member, as far as the run has come: the figures of the log that are its own."""
+    """Of every member, as far as the run has come: the metrics of the log that are its own."""
     log = read_records(folder / LOG)
     for member in members_of(record):
         prefix = f"{member.name}/"

@@ -38,7 +38,7 @@ class Study:
     """All that results/cartpole holds."""
 
     variants: dict[tuple[int, float], Variant]
-    one_state: dict[tuple[int, float], Variant]  # the same with one state an update, cut short
+    one_state: dict[tuple[int, float], Variant]  # the same with one state per update, cut short
     scores: dict[tuple[str, str], np.ndarray]  # costs (draws,) by controller and kind of states
     trajectories: dict[str, int]  # sampled for a plan
     pictures: Path
@@ -123,7 +123,7 @@ def read_samples(path: Path) -> dict[str, np.ndarray]:
 
 
 def factors(study: Study) -> list[dict[str, str]]:
-    """Improvement factors, one row a latent dimension and temperature: the paper's, ours, and a verdict.
+    """Improvement factors, one row per latent dimension and temperature: the paper's, ours, and a verdict.
 
     'ours' is the best validation cost over the paper's expert, as the paper has it; then the same decoders
     with fresh noise, with fresh states too (over our run of the paper's expert there), and against the strong
@@ -146,7 +146,7 @@ def factors(study: Study) -> list[dict[str, str]]:
         }
         if key in study.one_state:
             other = study.one_state[key]
-            row["one state an update"] = f"{(other.best[:, -1] / PAPER_EXPERT).mean():.3f}"
+            row["one state per update"] = f"{(other.best[:, -1] / PAPER_EXPERT).mean():.3f}"
             row["stopped after"] = f"{int(other.states[-1]):,}"
         rows.append(row)
     return rows

@@ -28,7 +28,7 @@ from dcem_lab.runs.files import write_csv
 
 FOLDER = "pictures"
 STARTS = 3  # states whose surfaces are drawn
-SHOWN = 50  # samples an iteration
+SHOWN = 50  # samples per iteration
 SIZE = 61  # points along a side of a surface
 
 

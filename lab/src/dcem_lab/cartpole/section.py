@@ -139,7 +139,7 @@ def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
                 "controller": row["controller"],
                 "pole stays up": f"{row['stay_up']} of {row['states']} states",
                 "steps": row["steps"],
-                "median cost a step": row["median_cost_a_step"],
+                "median cost per step": row["median_cost_a_step"],
             }
             for row in rows
         ]
@@ -147,7 +147,7 @@ def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
 
 
 def closed_loop(results: Path) -> list[dict[str, str]]:
-    """What planning anew after every step does, or nothing where that has not been run."""
+    """What replanning after every step does, or nothing where that has not been run."""
     path = results / "cartpole" / "closed_loop.csv"
     return read_rows(path) if path.exists() else []
 

@@ -8,8 +8,8 @@ EXIT_CODES = """\
 exit codes:
    0  done
    1  failed; the error is on stderr
-   2  wrong usage, a bad setting or an unfit run folder; nothing was started
-  75  interrupted (SIGTERM, Ctrl-C, time limit) and saved; the same command goes on
+   2  wrong usage, a bad setting or an unsuitable run folder; nothing was started
+  75  interrupted (SIGTERM, Ctrl-C, time limit) and saved; the same command resumes
 """
 
 

@@ -146,7 +146,7 @@ class _Requeued:
 def _in_own_process(task: Task, config: Any, stopped: threading.Event) -> int | None:
     process = multiprocessing.get_context("spawn").Process(target=_run, args=(task, config))
     process.start()
-    if stopped.is_set():  # meanwhile, so that nobody has told this one
+    if stopped.is_set():  # meanwhile, so that this one has not been told
         process.terminate()
     process.join()
     return process.exitcode

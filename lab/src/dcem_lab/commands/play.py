@@ -76,6 +76,6 @@ def _parser() -> Parser:
     add_common_options(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the film (play.mp4 of the run)")
     parser.add_argument(
-        "--fps", type=float, metavar="F", help="frames a second, one an action (25; cartpole: 10, half speed)"
+        "--fps", type=float, metavar="F", help="frames per second, one per action (25; cartpole: 10)"
     )
     return parser

@@ -14,7 +14,7 @@ from dcem_lab.commands.parser import Parser
 
 _EXAMPLES = """\
   dcem reproduce --quick          small versions of the experiments, in minutes on two cores
-  dcem reproduce                  the paper's budgets; stop and start it as you like, it goes on
+  dcem reproduce                  the paper's budgets; stop and start it as you like, it resumes
 """
 
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"[{i}/{len(trainings)}] {training.experiment} {' '.join(training.settings)}", flush=True)
         code = train.main([training.experiment, *training.settings, f"run_dir={folder}", "tensorboard=false"])
         if code == INTERRUPTED:
-            print(f"go on with: dcem reproduce{' --quick' * given.quick} --out {out}", file=sys.stderr)
+            print(f"resume with: dcem reproduce{' --quick' * given.quick} --out {out}", file=sys.stderr)
         if code != DONE:
             return code
         export.keep(folder, out / "results")

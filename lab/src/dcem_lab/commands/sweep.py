@@ -42,7 +42,7 @@ def sweep(job: Job, launcher: Launcher, configs: list[Any]) -> int:
             task = functools.partial(job.run, of_sweep=True)
             launcher.launch(task, in_time, root / ".sweep", job.experiment)
     except KeyboardInterrupt:
-        print("stopped waiting; jobs that a cluster has started go on", file=sys.stderr)
+        print("stopped waiting; jobs that a cluster has started continue", file=sys.stderr)
     except Exception as error:
         print(f"the launcher {job.options.launcher} failed: {error}", file=sys.stderr)
         failed = True
@@ -53,7 +53,7 @@ def sweep(job: Job, launcher: Launcher, configs: list[Any]) -> int:
 
 
 def _list(runs: dict[Path, Any]) -> set[str]:
-    """Print a line a run (its folder and config); returns the statuses that occur."""
+    """Print a line per run (its folder and config); returns the statuses that occur."""
     statuses = set()
     for folder, config in runs.items():
         status, progress, error = "not started", "", ""

@@ -26,14 +26,14 @@ from dcem_lab.runs.settings import Settings, known_settings, setting
 
 _DESCRIPTION = """\
 Train an experiment. The run folder is runs/<experiment>/<variant>/seed<k>, named after the settings that
-differ from the defaults. Started again, the same command goes on where it stopped, also after a crash.
+differ from the defaults. Started again, the same command resumes where it stopped, also after a crash.
 """
 
 _MORE_HELP = """\
 beside the settings of the experiment:
   preset=NAME         start from a named set of values (tiny takes seconds)
   run_dir=DIR         the run folder; with -m, the folder that gets <variant>/seed<k> for every run
-  time_limit=SECONDS  stop in good order after so long; the same command then goes on
+  time_limit=SECONDS  save and stop after so long; the same command then resumes
   tensorboard=false   write no TensorBoard files
 
 sweeps: with -m, key=a,b,c runs every combination; the state of each is listed at the end, and the same
@@ -47,7 +47,7 @@ command runs what is left. Runs follow one another here, unless one of these is 
 _EXAMPLES = """\
   dcem train regression --help                        every setting of this experiment
   dcem train cartpole preset=tiny                     see it work
-  dcem train cartpole seed=1 time_limit=540           at most nine minutes, then again to go on
+  dcem train cartpole seed=1 time_limit=540           at most nine minutes, then again to resume
   dcem train regression method=gd,dcem seed=0,1,2 -m  six runs, one after the other
   dcem train regression 'seed=range(8)' -m launcher=joblib jobs=4
   dcem train embed from=runs/planet/best/seed0        start from what another run has learned
@@ -133,7 +133,7 @@ class Job:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def run(self, config: Any, of_sweep: bool = False) -> str:
-        """Run one config, or go on with it; returns `finished`, `interrupted` or `failed`."""
+        """Run one config, or resume it; returns `finished`, `interrupted` or `failed`."""
         folder = self.folder(config, of_sweep)
         limit = self.options.time_limit if self.deadline is None else self.deadline - time.monotonic()
         run = Run(
@@ -153,7 +153,7 @@ class Job:
             with run:
                 load_experiment(self.experiment).run(config, run)
         except Interrupted as stop:
-            _say(f"{stop}, in {folder}\ngo on with: {self.command}")
+            _say(f"{stop}, in {folder}\nresume with: {self.command}")
             return "interrupted"
         except RunError as error:
             if of_sweep:

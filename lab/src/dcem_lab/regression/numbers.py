@@ -123,7 +123,7 @@ def binned(steps: np.ndarray, curve: np.ndarray, bins: int = 100) -> tuple[np.nd
 
 
 def table(variants: Sequence[Variant]) -> list[dict[str, str]]:
-    """One row a variant: the mean over the seeds, and the worst and best in brackets."""
+    """One row per variant: the mean over the seeds, and the worst and best in brackets."""
     rows = []
     for variant in variants:
         at_10, last = variant.error_at(min(10, variant.errors.shape[1])), variant.errors[:, -1]
@@ -160,8 +160,8 @@ def sentences(variants: Sequence[Variant]) -> list[str]:
         f"The claim that gradient descent leaves its prediction when it takes more steps than in training is "
         f"{_verdict(walks_past)}: at {gd.errors.shape[1]} iterations its error is {_factor(gd.growth)} that "
         f"at {gd.config['n_iters']}.",
-        f"That DCEM can go on at test time is {_verdict(stays)}: its error is {_factor(dcem.growth)} that at "
-        f"{dcem.config['n_iters']}, where at most 2 in every seed counts as staying.",
+        f"That DCEM can continue at test time is {_verdict(stays)}: its error is {_factor(dcem.growth)} that "
+        f"at {dcem.config['n_iters']}, where at most 2 in every seed counts as staying.",
         f"That DCEM predicts local minima of the surface it learned, and gradient descent does not, is "
         f"{_verdict(minima)}: {dcem.at_minimum.mean():.0%} and {gd.at_minimum.mean():.0%} of the predictions "
         f"lie within {NEAR} of one.",

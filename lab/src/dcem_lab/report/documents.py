@@ -1,7 +1,7 @@
 """Tables inside Markdown pages, rebuilt from the files of results.
 
 A page has pairs of comments, ``<!-- table NAME: begin -->`` and ``<!-- table NAME: end -->``; what is
-between them is written anew from a table of that name.
+between them is rebuilt from a table of that name.
 """
 
 from __future__ import annotations

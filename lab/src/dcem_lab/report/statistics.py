@@ -44,7 +44,7 @@ def log_interval(samples: np.ndarray) -> Interval:
 
 
 def bootstrap(samples: np.ndarray, statistic: Callable[..., Any], resamples: int) -> Interval:
-    """A statistic of samples (S,), and between which bounds it lies when they are drawn anew.
+    """A statistic of samples (S,), and between which bounds it lies when they are drawn again.
 
     >>> bootstrap(np.array([1.0, 1.0]), np.mean, 10)
     Interval(mean=1.0, low=1.0, high=1.0)

@@ -75,7 +75,7 @@ class Checkpoints:
     def load(self) -> Checkpoint | None:
         """The newest checkpoint that verifies completely, or None where there is none yet.
 
-        A damaged one is passed over with a warning that says what is wrong with it.
+        A damaged one is skipped with a warning that says what is wrong with it.
         """
         if self.folder.is_symlink():
             raise CheckpointError(f"{self.folder} must not be a link; link the whole run folder instead")
@@ -94,7 +94,7 @@ class Checkpoints:
         if faults:
             raise CheckpointError(
                 f"no checkpoint in {self.folder} can be used: {'; '.join(faults)}; "
-                "delete the folder to start anew"
+                "delete the folder to start again"
             )
         return None
 

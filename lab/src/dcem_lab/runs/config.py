@@ -29,7 +29,7 @@ def require(holds: bool, field: str, value: object, allowed: str) -> None:
 def check_numbers(config: Any) -> None:
     """ValueError unless every number of a config is finite and fits into 64 bits, those in tuples too.
 
-    Ranges are the business of the config itself; an infinite learning rate is nobody's.
+    Ranges are the business of the config itself; no config wants an infinite learning rate.
     """
     for field, value in flatten(config).items():
         for number in value if isinstance(value, tuple | list) else (value,):

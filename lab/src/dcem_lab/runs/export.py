@@ -32,7 +32,7 @@ Keep = Callable[[Path, dict[str, Any]], Iterable[Kept]]
 
 
 def whole_log(folder: Path, record: dict[str, Any]) -> Iterable[Kept]:
-    """Every figure of the log, in the order in which they were first logged; numbers are written exactly."""
+    """Every metric of the log, in the order in which they were first logged; numbers are written exactly."""
     log = read_records(folder / LOG)
     columns = list(dict.fromkeys(name for row in log for name in row))
     rows = [[row.get(name, "") for name in columns] for row in log]
@@ -45,7 +45,7 @@ def export_run(
     name: str | None = None,
     keep: Keep = whole_log,
 ) -> list[Path]:
-    """Keep a run, as far as it has come; returns a folder a seed.
+    """Keep a run, as far as it has come; returns a folder per seed.
 
     `name` takes the place of the variant's; where a run has several variants, theirs begin with it. Nothing
     is written outside of `results`, whatever the run's record says.

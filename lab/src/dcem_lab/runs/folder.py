@@ -1,4 +1,4 @@
-"""One run: a folder that says what ran, holds its log and checkpoints, and goes on where it stopped."""
+"""One run: a folder that says what ran, holds its log and checkpoints, and resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Run:
         tensorboard: bool = True,
         bar: bool | None = None,
     ) -> None:
-        """`time_limit` stops the run in good order after so many seconds, as SIGTERM would.
+        """`time_limit` saves and stops the run after so many seconds, as SIGTERM would.
 
-        `experiment`, `variant` and `command` are recorded; `tensorboard` and `bar` say how to show figures.
+        `experiment`, `variant` and `command` are recorded; `tensorboard` and `bar` say how to show metrics.
         """
         self.folder = Path(folder)
         self.config = config
@@ -185,7 +185,7 @@ class Run:
             raise Interrupted(f"{self._stops.received.name}: saved at step {step}")
 
     def load(self) -> Checkpoint | None:
-        """The checkpoint to go on from, given out once; None when there is none."""
+        """The checkpoint to resume from, given out once; None when there is none."""
         checkpoint, self._resumed = self._resumed, None
         return checkpoint
 
@@ -198,7 +198,7 @@ class Run:
         except (LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise RunError(
                 f"the checkpoint of step {checkpoint.step} in {self.folder} does not fit this program "
-                f"({error}); delete the folder to start anew"
+                f"({error}); delete the folder to start again"
             ) from error
 
     def _save(self, step: int, tree: Tree) -> None:
@@ -216,7 +216,7 @@ class Run:
         try:
             self._log = JsonLines(self.folder / LOG, notes.get("log_bytes", 0))
         except ValueError as error:
-            raise RunError(f"{error}; put the log back or delete {self.folder} to start anew") from error
+            raise RunError(f"{error}; put the log back or delete {self.folder} to start again") from error
         self._tensorboard = TensorBoard(self.folder / _TENSORBOARD, self._log_end, self._with_tensorboard)
 
     def _write_record(self, **changes: object) -> None:

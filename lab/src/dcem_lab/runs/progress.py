@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 _LINE_SECONDS = 10.0
-_FIGURES = 4  # as many as fit beside the bar
+_METRICS = 4  # as many as fit beside the bar
 
 
 class Progress:
-    """Counts steps towards `total`, with rate, time left and the figures last given to `show`.
+    """Counts steps towards `total`, with rate, time left and the metrics last given to `show`.
 
     >>> progress = Progress(100, label="regression")
     >>> progress.show({"loss": 0.25})
@@ -22,7 +22,7 @@ class Progress:
     def __init__(self, total: int, *, done: int = 0, label: str = "", bar: bool | None = None) -> None:
         """`bar` chooses between bar and lines; by default a terminal gets the bar."""
         self.total, self.done, self.label = total, done, label
-        self._figures = ""
+        self._metrics = ""
         self._started_at, self._start = done, time.monotonic()
         self._printed = self._start
         self._bar: Any = None
@@ -33,10 +33,10 @@ class Progress:
                 return
             self._bar = tqdm(total=total, initial=done, desc=label, file=sys.stderr, dynamic_ncols=True)
 
-    def show(self, figures: dict[str, float]) -> None:
-        self._figures = " ".join(f"{name}={value:.4g}" for name, value in list(figures.items())[:_FIGURES])
+    def show(self, metrics: dict[str, float]) -> None:
+        self._metrics = " ".join(f"{name}={value:.4g}" for name, value in list(metrics.items())[:_METRICS])
         if self._bar is not None:
-            self._bar.set_postfix_str(self._figures, refresh=False)
+            self._bar.set_postfix_str(self._metrics, refresh=False)
 
     def advance(self) -> None:
         self.done += 1
@@ -53,7 +53,7 @@ class Progress:
         text = f"{self.label} {self.done}/{self.total} ({share:.0%}), {rate:.3g} steps/s"
         if rate > 0:
             text += f", {_clock((self.total - self.done) / rate)} left"
-        return f"{text}, {self._figures}" if self._figures else text
+        return f"{text}, {self._metrics}" if self._metrics else text
 
     def close(self) -> None:
         if self._bar is not None:

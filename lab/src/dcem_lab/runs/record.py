@@ -16,7 +16,7 @@ RECORD = "run.json"
 _STATUSES = ("running", "finished", "interrupted", "failed")
 _HUGE = 2**63
 _LONGEST = 300
-_DEEPEST = 20  # a config has groups of settings in groups; nobody's have this many
+_DEEPEST = 20  # a config has groups of settings in groups; none has this many
 
 
 class RunError(FolderError):
@@ -104,7 +104,7 @@ def continued_record(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     if old["config"] != config:
         raise RunError(
             f"{folder} holds a run with {_differences(old['config'], config)}; "
-            "choose another run_dir, or delete the folder to start anew"
+            "choose another run_dir, or delete the folder to start again"
         )
     return {
         "config": config,

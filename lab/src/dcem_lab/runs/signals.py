@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as requests: the step in hand is finished and saved, then the run ends."""
+"""SIGTERM and Ctrl-C as requests: the current step is finished and saved, then the run ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dcem_lab.terminal import interrupt
 
 
 class Interrupted(BaseException):
-    """The run was asked to stop and has stopped; started again, it goes on.
+    """The run was asked to stop and has stopped; started again, it resumes.
 
     Like KeyboardInterrupt it is not an Exception: `except Exception` in an experiment must not swallow it.
     """
@@ -24,7 +24,7 @@ class StopRequests:
     A second Ctrl-C always does. SIGTERM may come several times (schedulers repeat it) and counts once.
 
     Inside a job of submitit, which has handlers of its own, SIGTERM only announces that the scheduler will
-    end the job, or preempt it: the run is saved and goes on while it is let (`save_wanted`). SIGUSR2, the
+    end the job, or preempt it: the run is saved and continues while it is let (`save_wanted`). SIGUSR2, the
     announcement that the job's time is over, is taken over: once the run is saved, `pass_on` gives it to
     submitit, which queues the job again.
     """
@@ -54,7 +54,7 @@ class StopRequests:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Inside, a request only sets `received`; whoever defers looks at it and stops in good order."""
+        """Inside, a request only sets `received`; whoever defers looks at it, saves and stops."""
         self._deferring = True
         try:
             yield

@@ -21,7 +21,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, object]:
             safetensors.torch.save_file(own, temporary)
         except SafetensorError as error:  # its only report of a full or read-only disk
             raise OSError(str(error)) from error
-        temporary.chmod(0o644)  # safetensors makes files that nobody else may read
+        temporary.chmod(0o644)  # safetensors makes files that no other user may read
         entry["bytes"] = temporary.stat().st_size
         entry["sha256"] = sha256(temporary)
 

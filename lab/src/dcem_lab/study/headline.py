@@ -45,7 +45,7 @@ def _regression(results: Path) -> Iterator[dict[str, str]]:
     except (FileNotFoundError, KeyError):
         pass
     yield _row(
-        "Learned energy: predictions at a minimum of it",
+        "Regression with a learned energy: predictions that are minima of it",
         here,
         f"unrolled gradient descent: {beside}",
         "lab/docs/regression.md",
@@ -57,11 +57,11 @@ def _cartpole(results: Path) -> Iterator[dict[str, str]]:
     try:
         factors = cartpole_numbers.factors(cartpole_numbers.read(results))
         found = {(row["latent dimension"], row["τ"]): float(row["ours"]) for row in factors}
-        here = f"{found['8', '1']:.2f}"
+        here = f"{found['8', '1']:.2f} times"
     except FileNotFoundError:
         pass
     what = "Cartpole swing-up in a latent space: improvement over CEM with three times the samples"
-    yield _row(what, here, f"the paper: {known:.2f}", "lab/docs/cartpole.md")
+    yield _row(what, here, f"the paper: {known:.2f} times", "lab/docs/cartpole.md")
 
 
 def _control_suite(results: Path) -> Iterator[dict[str, str]]:

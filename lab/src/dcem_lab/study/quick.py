@@ -74,7 +74,7 @@ def _shipped(results: Path) -> Markup:
         rows.append(
             {
                 "controller": name,
-                "what": f"mean cost on the validation states, {sampled[name]} trajectories a plan",
+                "what": f"mean cost on the validation states, {sampled[name]} trajectories per plan",
                 "ours": f"{np.mean(found):.2f}",
                 "runs": f"{len(found)} draws of noise",
             }

@@ -74,7 +74,7 @@ def statistics(returns: Sequence[float]) -> dict[str, float]:
     x = np.asarray(returns)
     q1, median, q3 = np.percentile(x, [25, 50, 75])
     iqm = bootstrap(x, interquartile_mean, _RESAMPLES)
-    figures = {
+    metrics = {
         "episodes": len(x),
         "mean": x.mean(),
         "std": x.std(),
@@ -87,7 +87,7 @@ def statistics(returns: Sequence[float]) -> dict[str, float]:
         "min": x.min(),
         "max": x.max(),
     }
-    return {name: float(value) for name, value in figures.items()}
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def interquartile_mean(x: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -96,5 +96,5 @@ def interquartile_mean(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def write_episodes(path: Path, episodes: Sequence[Episode]) -> None:
-    """A line an episode."""
+    """A line per episode."""
     write_csv(path, ["seed", "return", "length"], episodes)

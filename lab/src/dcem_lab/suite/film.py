@@ -24,7 +24,7 @@ class CannotDrawError(RuntimeError):
 def film(
     trained: Trained, path: Path, seed: int, fps: float, each_step: Callable[[], None] = lambda: None
 ) -> Episode:
-    """Play the episode of a seed and write it as mp4, a frame an action; `each_step` is called after each."""
+    """Play the episode of a seed and write it as mp4, a frame per action; `each_step` follows each."""
     environment = partial(trained.environment(), render_mode="rgb_array")
     _try_to_draw(environment())
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -99,7 +99,7 @@ def write(
 
 
 def latent_planner(source: Trained) -> MPC:
-    """What the controller plans with, on the processor, in single precision."""
+    """What the controller plans with, on the CPU, in single precision."""
     if source.decoder is None:
         raise ValueError("the controller must have a decoder, got one that plans over action sequences")
     model, decoder = source.model.requires_grad_(False), source.decoder.requires_grad_(False)
@@ -108,10 +108,10 @@ def latent_planner(source: Trained) -> MPC:
 
 def play(source: Trained, mpc: MPC, seed: int) -> Played:
     """One episode, as `dcem_lab.suite.agents.Controller` plays it."""
-    processor, generator = torch.device("cpu"), Generator().manual_seed(0)
+    cpu, generator = torch.device("cpu"), Generator().manual_seed(0)
     states, plans, returns, total = [], [], [], 0.0
     with closing(ParallelEnv(source.environment(), 1)) as envs:
-        state, ended = source.model.initial(on_device(envs.reset(seed=[seed])[0], processor)), False
+        state, ended = source.model.initial(on_device(envs.reset(seed=[seed])[0], cpu)), False
         while not ended:
             plan = mpc(state, generator=generator)
             states.append(state[0])
@@ -119,7 +119,7 @@ def play(source: Trained, mpc: MPC, seed: int) -> Played:
             returns.append(-plan.cost[0])
             transition = step_environments(envs, plan.action.numpy())
             total, ended = total + float(transition.rewards[0]), bool(transition.ended[0])
-            seen = on_device(transition.next_observations, processor)
+            seen = on_device(transition.next_observations, cpu)
             state = source.model.observe(state, plan.action, seen)
     return Played(torch.stack(states), torch.stack(plans), torch.stack(returns), total)
 

@@ -71,7 +71,7 @@ class Evaluation:
 
     @cached_property
     def interval(self) -> Interval:
-        """Of the median: episodes are drawn anew; of several runs, these first, and then their episodes."""
+        """Of the median: episodes are drawn again; of several runs, these first, and then their episodes."""
         runs = list(self.runs.values())
         if len(runs) == 1:
             return bootstrap(runs[0], np.median, _RESAMPLES)

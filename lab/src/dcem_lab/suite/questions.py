@@ -34,15 +34,15 @@ def planet_rows(results: Path) -> Rows:
 
 
 def preset_rows(results: Path) -> Rows:
-    """What of `best` makes up for the paper's preset: the return of phase 1 early on, a row a change."""
+    """What of `best` makes up for the paper's preset: the return of phase 1 early on, a row per change."""
     rows: dict[str, dict[str, str]] = {}
     for asked, curve in _answers(results, PRESET):
         seed = asked.pop("seed")
         (steps, mean), (_, median) = (evaluated(curve, name) for name in ("eval_mean", "eval_median"))
         row = rows.setdefault(asked["question"], asked)
         for i in np.flatnonzero(steps == _COMPARED):
-            figures = {"seeds": seed, "mean": f"{mean[i]:.0f}", "median": f"{median[i]:.0f}"}
-            row |= {name: f"{row[name]}, {new}" if name in row else new for name, new in figures.items()}
+            values = {"seeds": seed, "mean": f"{mean[i]:.0f}", "median": f"{median[i]:.0f}"}
+            row |= {name: f"{row[name]}, {new}" if name in row else new for name, new in values.items()}
     return list(rows.values())
 
 

@@ -168,7 +168,7 @@ def _phase(
 ) -> dict[str, Any]:
     """Its curves, and every run in a table.
 
-    Runs that go on from others are in the table alone: by environment steps they would flatter. So are those
+    Runs that continue others are in the table alone: by environment steps they would flatter. So are those
     that answer a question.
     """
     command, controller = PHASES[name]
@@ -192,15 +192,15 @@ def _phase(
 
 def _beside_others(trainings: Sequence[Training]) -> dict[str, list[dict[str, str]]]:
     """Phase 1 and published agents at the same environment steps, by task."""
-    anew = [one for one in trainings if not (one.goes_on or one.aside)]
+    from_scratch = [one for one in trainings if not (one.goes_on or one.aside)]
     return {
-        task: [_at_steps(training) for training in anew if training.task == task]
+        task: [_at_steps(training) for training in from_scratch if training.task == task]
         + [
             {"agent": agent, "seeds": "published", **_by_steps(values)}
             for (at, agent), values in paper.OTHER_RETURNS.items()
             if at == task
         ]
-        for task in dict.fromkeys(training.task for training in anew)
+        for task in dict.fromkeys(training.task for training in from_scratch)
     }
 
 
@@ -222,7 +222,7 @@ def _named(rows: Sequence[Mapping[str, str]], *columns: str) -> list[dict[str, s
 
 
 def _curves(trainings: Sequence[Training], controller: str, label: str, measure: str) -> Markup:
-    """A panel a task, a colour a variant, a line a seed."""
+    """A panel per task, a colour per variant, a line per seed."""
     panels = []
     for task in dict.fromkeys(training.task for training in trainings):
         group = [training for training in trainings if training.task == task]

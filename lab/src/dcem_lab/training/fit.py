@@ -29,7 +29,7 @@ class Fit(ABC):
     """Minimises what `loss` says by Adam on clipped gradients; a subclass says what the loss is.
 
     An update (loss, gradient, Adam, average) is one captured graph on a CUDA device, and nothing in it waits:
-    figures are added up there until they are read.
+    metrics are added up there until they are read.
 
     Args:
         network: learns.
@@ -59,7 +59,7 @@ class Fit(ABC):
 
     @abstractmethod
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """What to minimise, of fresh data, and detached figures to report. May be captured."""
+        """What to minimise, of fresh data, and detached metrics to report. May be captured."""
 
     def update(self) -> None:
         """One gradient step. Does not wait for the device."""
@@ -76,19 +76,19 @@ class Fit(ABC):
 
     def _update(self) -> None:
         with torch.enable_grad():
-            loss, figures = self.loss()
+            loss, metrics = self.loss()
         norm = descend(loss, self._parameters, self.optimizer, self._clip)
         torch._foreach_lerp_(self._averages, self._parameters, 1 - self._decay)
-        self._add_up({**figures, "gradient_norm": norm})
+        self._add_up({**metrics, "gradient_norm": norm})
 
-    def _add_up(self, figures: dict[str, Tensor]) -> None:
-        values = torch.stack(list(figures.values()))
+    def _add_up(self, metrics: dict[str, Tensor]) -> None:
+        values = torch.stack(list(metrics.values()))
         if not self._names:
-            self._names, self._totals = list(figures), torch.zeros_like(values)
+            self._names, self._totals = list(metrics), torch.zeros_like(values)
         self._totals.add_(values)
 
     def metrics(self) -> dict[str, float]:
-        """Means of the figures and of the gradient's norm since the last reading. Waits for the device."""
+        """Means of the metrics and of the gradient's norm since the last reading. Waits for the device."""
         new, self._updates_read = self.updates - self._updates_read, self.updates
         if new == 0:
             return {}

@@ -34,12 +34,12 @@ class Learners:
 
     def metrics(self) -> dict[str, float]:
         """Of all of them, and milliseconds of what the stopwatch has seen. Waits for the device."""
-        figures = {
+        metrics = {
             f"{learner.tag}/{name}".lstrip("/"): value
             for learner in self.by_name.values()
             for name, value in {**learner.metrics(), "updates": learner.updates}.items()
         }
-        return figures | {f"ms/{part}": value for part, value in self.stopwatch.read().items()}
+        return metrics | {f"ms/{part}": value for part, value in self.stopwatch.read().items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {name: learner.state_dict() for name, learner in self.by_name.items()}

@@ -55,14 +55,14 @@ class Schedule:
 def train(
     run: Run, agent: Agent, trained: Kept, evaluate: Callable[[], dict[str, float]], schedule: Schedule
 ) -> None:
-    """Train to the end of the schedule; `evaluate` returns the score ``eval/mean`` among its figures."""
+    """Train to the end of the schedule; `evaluate` returns the score ``eval/mean`` among its metrics."""
     clock = Clock(run.step)
 
     def look(done: int) -> dict[str, float]:
-        figures = evaluate()
-        trained.keep_if_best(figures["eval/mean"])
+        metrics = evaluate()
+        trained.keep_if_best(metrics["eval/mean"])
         clock.lap(done)  # evaluations do not count
-        return {**figures, "eval/best": trained.score}
+        return {**metrics, "eval/best": trained.score}
 
     state: dict[str, Restorable] = {"agent": agent, "trained": trained}
     for step in run.steps(schedule.steps, state, save_every=schedule.save_every):
@@ -72,11 +72,11 @@ def train(
         seen = look(step) if due and schedule.beforehand else {}
         agent.step()
         if due or done % schedule.log_every == 0:
-            figures = agent.metrics()
+            metrics = agent.metrics()
             rate = clock.lap(done) * schedule.env_steps
             if due and not schedule.beforehand:
                 seen = look(done)
-            run.log(step, env_steps=count * schedule.env_steps, env_steps_per_s=rate, **figures, **seen)
+            run.log(step, env_steps=count * schedule.env_steps, env_steps_per_s=rate, **metrics, **seen)
         if schedule.beforehand and done == schedule.steps:
             run.log(done, env_steps=done * schedule.env_steps, **look(done))
 
