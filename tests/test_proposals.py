@@ -22,7 +22,7 @@ def test_every_iteration_evaluates_them_and_all_samples(solver):
     sol = minimize(f, solver, x0, proposals=proposals, noise=noise, trace=True)
     plain = minimize(f, solver, x0, noise=noise, trace=True)
     for record in sol.trace:
-        assert record.samples.shape == (22, 2)
+        assert record.samples.shape == (solver.samples(2) + 2, 2)
         torch.testing.assert_close(record.samples[-2:], proposals)
         assert record.values.shape == record.weights.shape == (22,)
     torch.testing.assert_close(sol.trace[0].samples[:20], plain.trace[0].samples)
