@@ -22,8 +22,9 @@ SOLVERS = {
         normalize=True,
         distribution=Gaussian(estimator="likelihood"),
     ),
-    "cma": CMAES(n_iters=4),
-    "separable": CMAES(n_iters=4, tau=0, distribution=Gaussian()),
+    "ess": DCEM(n_samples=20, n_elite=5, n_iters=4, ess=8),
+    "cma": CMAES(n_samples=20, n_iters=4),
+    "separable": CMAES(n_samples=20, n_iters=4, tau=0, distribution=Gaussian()),
     "mppi": MPPI(n_samples=20, n_iters=4),
     "descent": GradientDescent(n_iters=4, n_samples=3),
 }

@@ -46,6 +46,15 @@ class Counted:
         self.best = min(self.best, distances.min())
         return values
 
+    def report(self, seconds: float) -> Reply:
+        return {
+            "evaluations": self.evaluations,
+            "share": share(self.reached),
+            "distance": self.best,
+            "seconds": seconds,
+            "reached": self.reached,
+        }
+
 
 def solve(
     optimiser: Optimiser, function: int, dimension: int, instance: int, budget: int, seed: int
@@ -54,22 +63,20 @@ def solve(
     start = time.perf_counter()
     with contextlib.suppress(BudgetSpentError):
         optimiser(f, dimension, budget, seed)
-    return {
-        "evaluations": f.evaluations,
-        "share": share(f.reached),
-        "distance": f.best,
-        "seconds": time.perf_counter() - start,
-        "reached": f.reached,
-    }
+    return f.report(time.perf_counter() - start)
 
 
-def serve(optimisers: dict[str, Optimiser], packages: tuple[str, ...], **more: Callable[..., Reply]) -> None:
-    """Answer requests: "facts", "solve", or what else this contender offers."""
+def serve(optimisers: dict[str, Any], packages: tuple[str, ...], **more: Callable[..., Reply]) -> None:
+    """Answer requests: "facts", "solve", or what else this contender offers.
+
+    One that offers "solve_all" gets all functions and instances of a dimension at once.
+    """
 
     def answer(do: str, contender: None, **settings: Any) -> Reply:
         if do == "facts":
             return {
                 "optimisers": list(optimisers),
+                "offers": list(more),
                 "versions": versions(("numpy", "coco-experiment", *packages)),
             }
         if do == "solve":

@@ -55,7 +55,7 @@ def main() -> None:
             with Contender(module) as contender:
                 for optimiser in contender.chosen(args.optimisers):
                     start, facts = time.perf_counter(), machine(threads=1)
-                    rows = [contender.run(optimiser, *case) for case in bbob(args)]
+                    rows = list(contender.runs(optimiser, args))
                     facts |= contender.facts | {"wall seconds": round(time.perf_counter() - start)}
                     cases = [f"{n}-D, {b}" for n, b in product(args.dimensions, args.budget)]
                     results.put(args.out / "runs.csv", rows)
@@ -72,23 +72,17 @@ def note(folder: Path, name: str, facts: dict[str, Any]) -> None:
     record.write_text(json.dumps(known, indent=2) + "\n")
 
 
-def bbob(args: argparse.Namespace) -> Iterator[tuple[int, ...]]:
-    """(function, dimension, instance, budget) of every run."""
-    instances = range(1, args.instances + 1)
-    return product(args.functions, args.dimensions, instances, args.budget)
-
-
 class Contender:
     """A module's worker. What fails, from the installation on, becomes the error of its rows."""
 
     def __init__(self, module: str):
         self._worker, self._failure = None, ""
-        self.facts, self._optimisers = {}, [module]
+        self.facts, self._optimisers, self._offers = {}, [module], list[str]()
         self._module = module
         try:
             self._worker = Worker(CONTENDERS[module], 1, f"contenders.{module}", HERE)
             self.facts = self._worker.ask("facts")
-            self._optimisers = self.facts.pop("optimisers")
+            self._optimisers, self._offers = self.facts.pop("optimisers"), self.facts.pop("offers")
         except (InstallError, WorkerError) as error:
             self._failure = f"not installed: {error}"
             print(f"{module} {self._failure}", flush=True)
@@ -98,20 +92,27 @@ class Contender:
         every = names is None or self._module in names
         return [name for name in self._optimisers if every or name in names]
 
-    def run(self, optimiser: str, function: int, dimension: int, instance: int, budget: int) -> results.Row:
-        case = {"optimiser": optimiser, "function": function, "dimension": dimension, "instance": instance}
-        row: results.Row = case | {"budget": budget, "reached": ""}
+    def runs(self, optimiser: str, args: argparse.Namespace) -> Iterator[results.Row]:
+        """A row for every function, dimension, instance and budget."""
+        problems = list(product(args.functions, range(1, args.instances + 1)))
+        for dimension, budget in product(args.dimensions, args.budget):
+            size = {"optimiser": optimiser, "dimension": dimension, "budget": budget * dimension}
+            if "solve_all" in self._offers:
+                replies = self._attempt("solve_all", problems=problems, **size)
+                replies = replies.get("runs", [replies] * len(problems))
+            else:
+                replies = [
+                    self._attempt("solve", function=function, instance=instance, seed=instance, **size)
+                    for function, instance in problems
+                ]
+            for (function, instance), reply in zip(problems, replies, strict=True):
+                yield _row(reply) | size | {"function": function, "instance": instance, "budget": budget}
+
+    def _attempt(self, do: str, **settings: Any) -> dict[str, Any]:
         try:
-            reply = self.ask("solve", **case, budget=budget * dimension, seed=instance)
+            return self.ask(do, **settings)
         except WorkerError as error:
-            return row | {"error": str(error)}
-        return row | {
-            "evaluations": reply["evaluations"],
-            "share": f"{reply['share']:.4f}",
-            "distance": f"{reply['distance']:.3g}",
-            "seconds": f"{reply['seconds']:.3f}",
-            "reached": " ".join(map(str, reply["reached"])),
-        }
+            return {"error": str(error)}
 
     def ask(self, do: str, **settings: Any) -> dict[str, Any]:
         if self._worker is None or self._failure:
@@ -124,6 +125,18 @@ class Contender:
     def __exit__(self, *error: object) -> None:
         if self._worker is not None:
             self._worker.__exit__(*error)
+
+
+def _row(reply: dict[str, Any]) -> results.Row:
+    if "error" in reply:
+        return {"error": reply["error"], "reached": ""}
+    return {
+        "evaluations": reply["evaluations"],
+        "share": f"{reply['share']:.4f}",
+        "distance": f"{reply['distance']:.3g}",
+        "seconds": f"{reply['seconds']:.3f}",
+        "reached": " ".join(map(str, reply["reached"])),
+    }
 
 
 def many_problems() -> tuple[tuple[str, ...], list[results.Row]]:

@@ -4,11 +4,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 import dcem
 import many
-from bbob import BOUND, SIGMA, Objective, Optimiser, serve
+from bbob import BOUND, SIGMA, Counted, serve
 
 BOX = {"sigma": SIGMA, "bounds": (-BOUND, BOUND)}
 
@@ -25,20 +26,20 @@ SOLVERS: dict[str, Callable[[int], Any]] = {
 }
 
 
-def optimiser(make: Callable[[int], Any]) -> Optimiser:
-    def minimise(f: Objective, dimension: int, budget: int, seed: int) -> None:
-        # In double precision: the last targets are 1e-8 above optima of a hundred and more.
-        x0 = torch.zeros(dimension, dtype=torch.float64)
-        iterations = -(-budget // make(1).samples(dimension))  # the budget may cut the last batch short
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            dcem.minimize(_on_tensors(f), make(iterations), x0, generator=generator, cost=False)
+def solve_all(optimiser: str, problems: list[tuple[int, int]], dimension: int, budget: int) -> Any:
+    """All (function, instance) in one call."""
+    fs = [Counted(function, dimension, instance, budget) for function, instance in problems]
+    make = SOLVERS[optimiser]
+    iterations = -(-budget // make(1).samples(dimension))  # the budget may cut the last batch short
+    # In double precision: the last targets are 1e-8 above optima of a hundred and more.
+    x0 = torch.zeros(len(fs), dimension, dtype=torch.float64)
 
-    return minimise
+    def values(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.stack([f(rows) for f, rows in zip(fs, x.numpy(), strict=True)]))
 
-
-def _on_tensors(f: Objective) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda x: torch.from_numpy(f(x.numpy()))
+    with many.Timer() as timer, torch.no_grad():
+        dcem.minimize(values, make(iterations), x0, generator=torch.Generator().manual_seed(0), cost=False)
+    return {"runs": [f.report(timer.seconds / len(fs)) for f in fs]}
 
 
 def solve_many(
@@ -64,4 +65,4 @@ def solve_many(
 
 if __name__ == "__main__":
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    serve({name: optimiser(make) for name, make in SOLVERS.items()}, ("torch", "dcem"), many=solve_many)
+    serve(SOLVERS, ("torch", "dcem"), solve_all=solve_all, many=solve_many)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from dcem._checks import holds
-from dcem.solvers.elites import Normalize, slope_of_elites, soft_elites
+from dcem.solvers.effective import temperature_for
+from dcem.solvers.elites import Normalize, Scaling, scaled, slope_of_elites, soft_elites
 from dcem.solvers.sampling import SamplingSolver
 from dcem.solvers.schedule import Schedule, at, over_rows
 
@@ -22,9 +23,11 @@ class DCEM(SamplingSolver):
     Args:
         n_elite: k, how many samples count as elite; may be fractional.
         tau: temperature of the soft top-k, >= 0; the number 0 is vanilla CEM. A tensor (a scalar, or one
-            value a row) may require gradients.
+            value a row) may require gradients. None: 0.1, or what ess asks for.
+        ess: in place of tau, the effective sample size (Σw)² / Σw², between n_elite and n_samples: every row
+            and iteration then has the temperature at which the update rests on so many samples.
 
-    Both may be schedules: a function of the iteration t = 0, ..., T-1, or a sequence of T values.
+    All may be schedules: a function of the iteration t = 0, ..., T-1, or a sequence of T values.
 
     The paper's algorithm is `DCEM(tau=1.0, normalize=True, distribution=Gaussian(estimator="likelihood"))`.
 
@@ -35,19 +38,22 @@ class DCEM(SamplingSolver):
     """
 
     n_elite: Schedule = 10
-    tau: Schedule = 0.1
+    tau: Schedule | None = None
+    ess: Schedule | None = None
     normalize: Normalize = "half"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, schedule in (("n_elite", self.n_elite), ("tau", self.tau)):
+        if self.tau is not None and self.ess is not None:
+            raise ValueError(f"DCEM: tau must be left out where ess is given, got tau={self.tau}")
+        for name, schedule in (("n_elite", self.n_elite), ("tau", self.tau), ("ess", self.ess)):
             if isinstance(schedule, Sequence) and len(schedule) != self.n_iters:
                 raise ValueError(
                     f"DCEM: {name} as a sequence needs one value an iteration ({self.n_iters}), "
                     f"got {len(schedule)}"
                 )
             for t in range(self.n_iters if isinstance(schedule, Sequence) else 1):
-                if not callable(schedule):
+                if schedule is not None and not callable(schedule):
                     self._check(name, at(schedule, t))
 
     def _check(self, name: str, value: float | Tensor) -> None:
@@ -60,18 +66,29 @@ class DCEM(SamplingSolver):
                 f"DCEM: n_elite must satisfy 0 < n_elite <= n_samples = {self.n_samples}, "
                 f"got {torch.as_tensor(value).tolist()}"
             )
+        if name == "ess" and not holds(value, lambda x: (x > 1) & (x < self.n_samples)):
+            raise ValueError(
+                f"DCEM: ess must lie between n_elite and n_samples = {self.n_samples}, "
+                f"got {torch.as_tensor(value).tolist()}"
+            )
 
     def weights(self, values: Tensor, t: int) -> Tensor:
-        return soft_elites(values, *self._at(t, values), self.normalize)
+        return soft_elites(*self._at(t, values))
 
     def slope(self, values: Tensor, t: int) -> Tensor:
-        return slope_of_elites(values, *self._at(t, values), self.normalize)
+        return slope_of_elites(*self._at(t, values))
 
-    def _at(self, t: int, values: Tensor) -> tuple[float | Tensor, float | Tensor]:
-        """k and τ of iteration t, shaped to broadcast against the values."""
-        k, tau = at(self.n_elite, t), at(self.tau, t)
-        if callable(self.n_elite):
-            self._check("n_elite", k)
-        if callable(self.tau):
-            self._check("tau", tau)
-        return over_rows(k, "DCEM: n_elite", values), over_rows(tau, "DCEM: tau", values)
+    def _at(self, t: int, values: Tensor) -> tuple[Tensor, float | Tensor, float | Tensor, Scaling]:
+        """Values, k and τ of iteration t, shaped to broadcast against each other, and how to scale values."""
+        k = self._setting("n_elite", self.n_elite, t, values)
+        if self.ess is None:
+            tau = self._setting("tau", 0.1 if self.tau is None else self.tau, t, values)
+            return values, k, tau, self.normalize
+        v = scaled(values, self.normalize or True)  # any scale will do: the temperature follows it
+        return v, k, temperature_for(v, k, self._setting("ess", self.ess, t, values)), "done"
+
+    def _setting(self, name: str, schedule: Schedule, t: int, values: Tensor) -> float | Tensor:
+        value = at(schedule, t)
+        if callable(schedule):
+            self._check(name, value)
+        return over_rows(value, f"DCEM: {name}", values)
