@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dcem._checks import is_transformed
+from dcem._native import kernel, kernels, pointer, threads
 
 try:
     from dcem.distributions import moments_triton as fused
@@ -58,6 +59,12 @@ class _WeightedMoments(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
+        ctx.floor, ctx.near = floor, near
+        ctx.native = u.numel() > 0 and kernel("moments", u, w, floor) is not None
+        if ctx.native:
+            mean, sigma, slope = _native(u, w, floor, near)
+            ctx.save_for_backward(u, w, mean, slope)
+            return mean, sigma
         total = w.sum(-1, keepdim=True)
         p = (w / total).unsqueeze(-1)
         mean = (p * u).sum(-2, keepdim=True)
@@ -67,18 +74,20 @@ class _WeightedMoments(torch.autograd.Function):
         least = _least(mean, floor, near)
         sigma = torch.maximum(variance, least).sqrt_()
         ctx.save_for_backward(u, w, total, p, d, variance > least, sigma)
-        ctx.floor, ctx.near = floor, near
         return mean, sigma
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, total, p, d, above, sigma = ctx.saved_tensors
+        u, w, *more = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
             wanted = [x for x, need in zip((u, w), ctx.needs_input_grad, strict=False) if need]
             moments = _plain(u, w, ctx.floor, ctx.near)
             found = iter(torch.autograd.grad(moments, wanted, grads, create_graph=True))
             return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None, None
         gmean, gsigma = grads
+        if ctx.native:
+            return *_native_backward(u, w, *more, gmean, gsigma, *ctx.needs_input_grad[:2]), None, None
+        total, p, d, above, sigma = more
         gmean = gmean.unsqueeze(-2)
         gvar = torch.where(above, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
         slope = torch.addcmul(gmean, d, gvar)
@@ -89,3 +98,36 @@ class _WeightedMoments(torch.autograd.Function):
             gp = slope.mul_(d).sum(-1)
             gw = (gp - (p.squeeze(-1) * gp).sum(-1, keepdim=True)).div_(total)
         return gu, gw, None, None
+
+
+def _native(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, standard deviation and its derivative by the variance, each (*B, n), by one kernel."""
+    u, w = u.contiguous(), w.contiguous()
+    *batch, count, n = u.shape
+    mean, sigma, slope = (u.new_empty(*batch, n) for _ in range(3))
+    floors = floor.expand(*batch, n).contiguous() if isinstance(floor, Tensor) else None
+    kernels()["moments", u.dtype](
+        mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), floor if floors is None else 0.0,
+        pointer(floors), n, near, threads(u), mean.data_ptr(), sigma.data_ptr(), slope.data_ptr(),
+    )  # fmt: skip
+    return mean, sigma, slope
+
+
+def _native_backward(
+    u: Tensor,
+    w: Tensor,
+    mean: Tensor,
+    slope: Tensor,
+    gmean: Tensor,
+    gsigma: Tensor,
+    need_u: bool,
+    need_w: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    u, w, gmean, gsigma = (x.contiguous() for x in (u, w, gmean, gsigma))
+    *_, count, n = u.shape
+    gu, gw = (torch.empty_like(x) if needed else None for x, needed in ((u, need_u), (w, need_w)))
+    kernels()["moments_backward", u.dtype](
+        mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), mean.data_ptr(), slope.data_ptr(),
+        gmean.data_ptr(), gsigma.data_ptr(), threads(u), pointer(gu), pointer(gw),
+    )  # fmt: skip
+    return gu, gw

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from dcem._checks import can_look, holds
-from dcem._graph import zero_with_graph
 from dcem.solvers.sampling import SamplingSolver, Schedule, at, over_rows
 from dcem.topk.lml import soft_topk
 
@@ -62,21 +61,20 @@ class DCEM(SamplingSolver):
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         k, tau = self._at(t, values)
-        weights = self._soft_topk(values, k, tau)
-        if not torch.is_grad_enabled() or not values.requires_grad or not weights.requires_grad:
-            return weights
+        if not torch.is_grad_enabled() or not values.requires_grad:
+            return self._soft_topk(values, k, tau)
         warmer = self._warm_enough(values, k, tau)
-        if warmer is tau:
-            return weights
-        return weights.detach() + zero_with_graph(self._soft_topk(values, k, warmer))
+        return self._soft_topk(values, k, tau, None if warmer is tau else warmer)
 
     def slope(self, values: Tensor, t: int) -> Tensor:
         k, tau = self._at(t, values)
         weights = self._soft_topk(values, k, self._warm_enough(values, k, tau))
         return weights * (1 - weights)
 
-    def _soft_topk(self, values: Tensor, k: float | Tensor, tau: float | Tensor) -> Tensor:
-        return soft_topk(-values, k, tau, self.normalize, finite_only=True)
+    def _soft_topk(
+        self, values: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | Tensor | None = None
+    ) -> Tensor:
+        return soft_topk(-values, k, tau, self.normalize, finite_only=True, slopes_at=slopes_at)
 
     def _at(self, t: int, values: Tensor) -> tuple[float | Tensor, float | Tensor]:
         """k and τ of iteration t, shaped to broadcast against the values."""

@@ -7,7 +7,8 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
-from dcem._checks import all_finite, can_look, holds
+from dcem._checks import all_finite, can_look, holds, is_transformed
+from dcem._native import kernel
 from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
@@ -161,7 +162,7 @@ class SamplingSolver(Solver):
 
         values = evaluate(x, influence)
         weights = self.weights(values, t)
-        if weights.requires_grad:
+        if weights.requires_grad and not _all_resolved(values):
             weights = torch.where(_resolved(values.detach()), weights, weights.detach())
         phi = self.fit(state.phi, u, weights)
         new = self._keep_best(state._replace(phi=phi), x, values)
@@ -211,6 +212,15 @@ class SamplingSolver(Solver):
 
 
 _DIGITS = 100.0  # how many times their rounding values must spread for their derivatives to mean anything
+
+
+def _all_resolved(values: Tensor) -> bool:
+    """One cheap look, where looking is free: is there nothing to do about any row?"""
+    look = None if is_transformed() else kernel("resolved", values)
+    if look is None:
+        return False
+    values, n = values.contiguous(), values.shape[-1]
+    return bool(look(values.numel() // n, n, values.data_ptr(), _DIGITS))
 
 
 def _resolved(values: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from dcem._checks import all_finite, can_look, is_transformed
+from dcem._graph import zero_with_graph
+from dcem.topk import lml_native as native
 from dcem.topk.dual import from_threshold, inverse, solve
 from dcem.topk.hard import hard_topk
 from dcem.topk.standardize import standardize as standardized
@@ -52,21 +54,37 @@ def lml(x: Tensor, k: float | Tensor, tau: float | Tensor = 1.0, dim: int = -1) 
 
 
 def soft_topk(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool = False, finite_only: bool = False
+    x: Tensor,
+    k: float | Tensor,
+    tau: float | Tensor,
+    standardize: bool = False,
+    finite_only: bool = False,
+    slopes_at: float | Tensor | None = None,
 ) -> Tensor:
     """`lml` over the last dimension, unchecked; tensors k and tau end in a dimension of size 1.
 
     With `standardize`, the finite entries of every row are first brought to mean 0 and standard deviation 1,
     which makes the result invariant to shifting and scaling x. A row that is constant to rounding then gets
-    k/n everywhere. With `finite_only`, +inf gets weight zero too.
+    k/n everywhere. With `finite_only`, +inf gets weight zero too. With `slopes_at`, a temperature above tau,
+    the derivatives are those at that one.
     """
     if x.numel() == 0:
         return x * 0
     if x.dtype in (torch.float16, torch.bfloat16):
-        return soft_topk(x.float(), _float(k), _float(tau), standardize, finite_only).to(x.dtype)
+        k, tau, slopes_at = map(_float, (k, tau, slopes_at))
+        return soft_topk(x.float(), k, tau, standardize, finite_only, slopes_at).to(x.dtype)
     if not isinstance(tau, Tensor) and tau == 0:
         return hard_topk(x, k, finite_only)
-    if is_transformed():
+    transformed = is_transformed()
+    if not transformed and native.serves(x, k, tau, slopes_at):
+        try:
+            return _NativeSoftTopK.apply(x, k, tau, standardize, slopes_at)
+        except native.NotFiniteError:
+            pass  # the long way knows what to do with such entries
+    if slopes_at is not None:
+        y = soft_topk(x, k, tau, standardize, finite_only)
+        return y.detach() + zero_with_graph(soft_topk(x, k, slopes_at, standardize, finite_only))
+    if transformed:
         return _traced(x, k, tau, standardize, finite_only)
     if fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW:
         return _FusedSoftTopK.apply(x, k, tau, standardize, finite_only)
@@ -164,6 +182,38 @@ class _EagerSoftTopK(torch.autograd.Function):
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None
 
 
+class _NativeSoftTopK(torch.autograd.Function):
+    """One kernel forward and one backward, on the CPU, for entries that are finite."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        k: float | Tensor,
+        tau: float | Tensor,
+        standardize: bool,
+        slopes_at: float | None,
+    ) -> Tensor:
+        y, *rows = native.forward(x, k, tau, standardize, slopes_at if any(ctx.needs_input_grad) else None)
+        _remember(ctx, (x, k, tau if slopes_at is None else slopes_at, standardize, False), *rows)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            return _differentiable_backward(ctx, g)
+        (x, k, tau, standardize, _), rows = _recall(ctx)
+        need_x, need_k, need_tau = ctx.needs_input_grad[:3]
+        gx, gk, gtau = native.backward(g, x, *rows, tau, standardize, need_k or need_tau)
+        return (
+            gx if need_x else None,
+            gk.sum_to_size(k.shape) if need_k else None,
+            gtau.sum_to_size(tau.shape) if need_tau else None,
+            None,
+            None,
+        )
+
+
 class _FusedSoftTopK(torch.autograd.Function):
     """One kernel forward and one backward, on a CUDA device."""
 
@@ -220,7 +270,7 @@ def _recall(ctx: Any) -> tuple[list[Any], list[Any]]:
     return inputs, list(saved[n:])
 
 
-def _float(value: float | Tensor) -> float | Tensor:
+def _float(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) else value
 
 
