@@ -9,12 +9,14 @@ reach the inputs that require them and the parameters given.
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 from torch.utils import _pytree as pytree
+
+from dcem._compile import Program
 
 
 class capture:  # noqa: N801 (it reads as a function, which is how it is used)
@@ -52,6 +54,7 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         generator: Generator | None = None,
         warmup: int = 3,
         eager: int = 0,
+        compile: bool = True,
     ) -> None:
         self.f = f
         self.parameters = tuple(parameters)
@@ -59,6 +62,7 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         self.generator = generator
         self.warmup = 0 if eager else warmup
         self._eager_calls_left = eager
+        self._program = Program() if compile else None
         self._graphs: dict[Any, _Graph | _GraphWithBackward] = {}
 
     def __call__(self, *inputs: Tensor) -> Any:
@@ -67,7 +71,8 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
                 raise TypeError(f"capture: argument {i} must be a tensor, got {type(x).__name__}")
         tensors = (*inputs, *self.parameters, *self.changes)
         if not all(x.is_cuda for x in tensors) or not tensors:
-            return self.f(*inputs)
+            with self._program() if self._program is not None else nullcontext():
+                return self.f(*inputs)
         if self._eager_calls_left:
             self._eager_calls_left -= 1
             return self.f(*inputs)

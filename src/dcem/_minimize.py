@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from dcem._checks import all_finite, can_look, name_row
+from dcem._compile import chosen
 from dcem._learned import resolved
 from dcem._variables import Variables
 from dcem.backward import Backward, Unroll
@@ -116,6 +117,35 @@ def _minimize(
         )
     _check_noise(noise, solver.n_iters, x0)
     backward.check(solver, state)
+    compiled = None
+    program = chosen(x0) if callback is None else None
+    if program is not None:
+        if noise is None:
+            noise = [solver.draw(x0, t, generator) for t in range(solver.n_iters)]
+        compiled = program.run(f, solver, backward, state, noise, trace)
+    if compiled is None:
+        state, records = _iterate(f, solver, x0, state, backward, generator, noise, trace, callback, check)
+    else:
+        state, records = compiled
+        _check_result(solver.result(state), check)
+    x = backward.finish(f, solver.result(state), solver)
+    value = f(x.unsqueeze(-2)).squeeze(-1) if cost else None
+    return Solution(x, value, state, tuple(records) if trace else None)
+
+
+def _iterate(
+    f: "_Objective",
+    solver: Solver,
+    x0: Tensor,
+    state: Any,
+    backward: Backward,
+    generator: Generator | None,
+    noise: Sequence[Tensor | None] | Tensor | None,
+    trace: bool,
+    callback: Callable[[Record], None] | None,
+    check: bool | None,
+) -> tuple[Any, list[Record]]:
+    """The last state and, with `trace`, the records."""
     records: list[Record] = []
     for t in range(solver.n_iters):
         epsilon = solver.draw(x0, t, generator) if noise is None else noise[t]
@@ -137,9 +167,7 @@ def _minimize(
         moving = solver.moving(state)
         if moving is not None and not moving.any():
             break
-    x = backward.finish(f, solver.result(state), solver)
-    value = f(x.unsqueeze(-2)).squeeze(-1) if cost else None
-    return Solution(x, value, state, tuple(records) if trace else None)
+    return state, records
 
 
 def fixed_noise(solver: Solver, x0: Tensor, seed: int) -> list[Tensor | None]:
@@ -211,6 +239,17 @@ def _check_noise(noise: Sequence[Tensor | None] | Tensor | None, n_iters: int, x
             raise ValueError(
                 f"minimize: noise must have shape ({expected}) in every iteration, for x0 of shape "
                 f"{tuple(x0.shape)}, got {tuple(epsilon.shape)}"
+            )
+
+
+def _check_result(x: Tensor, check: bool | None) -> None:
+    """Of a compiled solve, which does not look at values on its way: a row without a finite one is NaN."""
+    if check is not False and not all_finite(x):
+        hopeless = ~x.isfinite().all(-1)
+        if hopeless.any():
+            raise ValueError(
+                f"minimize: f must have a finite value in every row, but there was an iteration with none"
+                f"{name_row(hopeless)}"
             )
 
 

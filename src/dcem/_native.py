@@ -25,14 +25,13 @@ _PLAIN = (Tensor, nn.Parameter)
 _POINTER, _INT, _LONG, _REAL = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
 _ARGUMENTS = {
     "soft_topk": [_LONG] * 2
-    + [_POINTER, _REAL, _POINTER, _REAL, _POINTER, _REAL]
-    + [_INT] * 2
+    + [_POINTER, _REAL, _POINTER, _REAL, _POINTER, _REAL, _INT, _REAL, _INT]
     + [_POINTER] * 3,
     "soft_topk_backward": [_LONG] * 2 + [_POINTER] * 4 + [_REAL, _POINTER] + [_INT] * 2 + [_POINTER] * 3,
-    "moments": [_LONG] * 3 + [_POINTER] * 2 + [_REAL, _POINTER, _LONG, _REAL, _INT] + [_POINTER] * 3,
+    "moments": [_LONG] * 3 + [_POINTER] * 2 + [_REAL, _POINTER, _REAL, _INT] + [_POINTER] * 3,
     "moments_backward": [_LONG] * 3 + [_POINTER] * 6 + [_INT] + [_POINTER] * 2,
-    "resolved": [_LONG] * 2 + [_POINTER, _REAL],
 }
+OPERATORS = torch.library.Library("dcem", "FRAGMENT")  # the kernels under names that compilers know
 
 
 def kernel(name: str, *tensors: Any) -> Any:
@@ -45,6 +44,18 @@ def kernel(name: str, *tensors: Any) -> Any:
         if isinstance(x, Tensor) and not (type(x) in _PLAIN and x.dtype is dtype and x.is_cpu):
             return None
     return kernels().get((name, dtype))
+
+
+def compiles_natively(x: Tensor) -> bool:
+    """Inside `torch.compile`, and in no other transform: is there a kernel for tensors like x?"""
+    if torch._C._are_functorch_transforms_active() or not torch.compiler.is_dynamo_compiling():
+        return False
+    return x.device.type == "cpu" and x.dtype in _DTYPES and available()
+
+
+@torch.compiler.assume_constant_result
+def available() -> bool:
+    return bool(kernels())
 
 
 def pointer(x: Tensor | None) -> int | None:

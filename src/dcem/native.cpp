@@ -37,11 +37,13 @@ inline float exponential(float at) {
 
 template <class T> inline T sigmoid(T z) { return T(1) / (T(1) + exponential(-z)); }
 
+constexpr int64_t kBlock = 256;
+
 // Σ term(i), added up in blocks so that long rows keep their digits.
 template <class A, class F> double sum(int64_t n, F term) {
   double total = 0;
-  for (int64_t start = 0; start < n; start += 256) {
-    const int64_t end = std::min(n, start + 256);
+  for (int64_t start = 0; start < n; start += kBlock) {
+    const int64_t end = std::min(n, start + kBlock);
     A part = 0;
 #pragma omp simd reduction(+ : part)
     for (int64_t i = start; i < end; i++) part += term(i);
@@ -54,17 +56,17 @@ template <class T> constexpr double small_step() { return sizeof(T) == 4 ? 3e-4 
 
 // Newton's method on logit(mean σ(a + ν)), from the moments of a = (x - mean) scale; false for steep rows.
 template <class T>
-bool solve_smooth(int64_t n, const T* x, T mean, double scale, double spread, double k, T* z) {
+bool solve_smooth(int64_t n, const T* x, double mean, double scale, double spread, double k, T* z) {
   if (!(spread * scale <= 4)) return false;
   const double target = std::log(k / (n - k));
   double nu = target * std::sqrt(1 + 0.39269908169872414 * spread * spread * scale * scale);
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) z[i] = (x[i] - mean) * T(scale);
+  for (int64_t i = 0; i < n; i++) z[i] = T((x[i] - mean) * scale);
   for (int iteration = 0; iteration < 7; iteration++) {
     const T shift = T(nu);
     double total = 0, squares = 0;
-    for (int64_t start = 0; start < n; start += 256) {
-      const int64_t end = std::min(n, start + 256);
+    for (int64_t start = 0; start < n; start += kBlock) {
+      const int64_t end = std::min(n, start + kBlock);
       T part = 0, part_squares = 0;
 #pragma omp simd reduction(+ : part, part_squares)
       for (int64_t i = start; i < end; i++) {
@@ -89,21 +91,20 @@ bool solve_smooth(int64_t n, const T* x, T mean, double scale, double spread, do
 
 // Newton's method from the threshold of the hard top-k, for rows of any kind: `from_threshold` in dual.py.
 template <class T>
-void solve_steep(int64_t n, const T* x, double inv, double k, T* z, std::vector<T>& scratch) {
-  scratch.resize(2 * n);
-  T *order = scratch.data(), *near = order, *share = order + n;
+void solve_steep(int64_t n, const T* x, double inv, double k, T* z, T* scratch) {
+  T *near = scratch, *share = scratch + n;
   const int64_t first = static_cast<int64_t>(std::ceil(k));
-  std::copy(x, x + n, order);
-  std::nth_element(order, order + first - 1, order + n, [](T a, T b) { return a > b; });
-  const T upper = order[first - 1];
-  const T lower = first == std::floor(k) ? *std::max_element(order + first, order + n) : upper;
+  std::copy(x, x + n, near);
+  std::nth_element(near, near + first - 1, near + n, [](T a, T b) { return a > b; });
+  const T upper = near[first - 1];
+  const T lower = first == std::floor(k) ? *std::max_element(near + first, near + n) : upper;
   int64_t chosen = 0, tied = 0;
   for (int64_t i = 0; i < n; i++) chosen += x[i] > lower, tied += x[i] == lower;
   const T tied_share = T((k - chosen) / tied);
   const double half = (double(upper) - double(lower)) * inv / 2;
   for (int64_t i = 0; i < n; i++) {
     const bool above = x[i] > lower;
-    const T distance = std::abs(x[i] - (above ? upper : lower)) * T(inv);
+    const T distance = T(std::abs(double(x[i]) - (above ? upper : lower)) * inv);
     share[i] = above ? T(1) : x[i] == lower ? tied_share : T(0);
     near[i] = exponential(-distance);
     z[i] = above ? distance : -distance;
@@ -129,42 +130,69 @@ void solve_steep(int64_t n, const T* x, double inv, double k, T* z, std::vector<
   for (int64_t i = 0; i < n; i++) z[i] = T(nu + (x[i] > lower ? half + z[i] : z[i] - half));
 }
 
-enum Flags { kStandardize = 1 };
+// Entries that are not finite take no part: they are left out before, and filled in after.
+template <class T> int64_t count_finite(int64_t n, const T* x) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++) count += std::isfinite(x[i]);
+  return count;
+}
 
-// y (rows, n), z (rows, n) at the higher of the two temperatures, and (mean, 1 / std) of every row.
-// 1 where an entry is not finite (or so large that a difference may not be): then nothing is done.
+template <class T> void leave_out(int64_t n, const T* x, const T* from, T* to) {
+  for (int64_t i = 0; i < n; i++)
+    if (std::isfinite(x[i])) *to++ = from[i];
+}
+
+template <class T> void fill_in(int64_t n, const T* x, int64_t count, T* values, T filler) {
+  for (int64_t i = n - 1; i >= 0; i--) values[i] = std::isfinite(x[i]) ? values[--count] : filler;
+}
+
+enum Flags { kStandardize = 1, kFiniteOnly = 2, kGate = 4 };
+constexpr int kStats = 3;  // mean, 1 / std, and whether gradients pass
+
+// y (rows, n), z (rows, n) at the higher of the two temperatures, and the statistics of every row.
+// 1 where an entry is +inf and has a place in the order: then nothing is done.
 template <class T>
 int soft_topk(int64_t rows, int64_t n, const T* x, double k, const T* ks, double tau, const T* taus,
-              double slope_tau, int flags, int threads, T* y, T* z, T* stats) {
-  const double huge = sizeof(T) == 4 ? 1e37 : 1e300;
-  if (!(sum<T>(rows * n, [=](int64_t i) { return std::abs(x[i]); }) < huge)) return 1;
+              double slope_tau, int flags, double digits, int threads, T* y, T* z, T* stats) {
+  const T infinity = std::numeric_limits<T>::infinity();
+  if (!(flags & kFiniteOnly) && std::count(x, x + rows * n, infinity)) return 1;
   const double tiny = std::numeric_limits<T>::min(), eps = std::numeric_limits<T>::epsilon();
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    std::vector<T> scratch;
+    std::vector<T> scratch(3 * n);
 #pragma omp for
     for (int64_t row = 0; row < rows; row++) {
       const T* xr = x + row * n;
       T *yr = y + row * n, *zr = z + row * n;
-      const double mean = sum<double>(n, [=](int64_t i) { return double(xr[i]); }) / n;
+      const int64_t count = count_finite(n, xr);
+      if (count < n) leave_out(n, xr, xr, scratch.data());
+      const T* xs = count < n ? scratch.data() : xr;
+      const double divisor = std::max<int64_t>(count, 1);
+      const double mean = sum<double>(count, [=](int64_t i) { return double(xs[i]); }) / divisor;
       const T centre = T(mean);
       const double spread = std::sqrt(
-          sum<double>(n, [=](int64_t i) { const double d = xr[i] - centre; return d * d; }) / n);
+          sum<double>(count, [=](int64_t i) { const double d = double(xs[i]) - centre; return d * d; }) / divisor);
       const bool informative = spread > std::max(4 * eps * std::abs(mean), tiny);
       const double scale = !(flags & kStandardize) ? 1 : informative ? 1 / spread : 0;
-      stats[2 * row] = centre;
-      stats[2 * row + 1] = T(scale);
-      const double kr = ks ? ks[row] : k;
+      T* out = stats + kStats * row;
+      out[0] = centre;
+      out[1] = T(scale);
+      out[2] = !(flags & kGate) || spread > digits * eps * std::abs(mean);
+      const double kr = ks ? ks[row] : k, tr = taus ? taus[row] : tau;
       const auto solve = [&](double tau) {
         const double inv = std::min(scale / std::max(tau, tiny), 1 / tiny);
-        if (kr >= n) std::fill(zr, zr + n, std::numeric_limits<T>::infinity());
-        else if (!solve_smooth(n, xr, centre, inv, spread, kr, zr)) solve_steep(n, xr, inv, kr, zr, scratch);
+        if (kr >= count) std::fill(zr, zr + count, infinity);
+        else if (!solve_smooth(count, xs, centre, inv, spread, kr, zr))
+          solve_steep(count, xs, inv, kr, zr, scratch.data() + n);
       };
-      const double tr = taus ? taus[row] : tau;
       solve(tr);
 #pragma omp simd
-      for (int64_t i = 0; i < n; i++) yr[i] = sigmoid(zr[i]);
+      for (int64_t i = 0; i < count; i++) yr[i] = sigmoid(zr[i]);
       if (slope_tau > tr) solve(slope_tau);
+      if (count < n) {
+        fill_in(n, xr, count, yr, T(0));
+        fill_in(n, xr, count, zr, -infinity);
+      }
     }
   }
   return 0;
@@ -175,63 +203,76 @@ template <class T>
 void soft_topk_backward(int64_t rows, int64_t n, const T* x, const T* g, const T* z, const T* stats, double tau,
                         const T* taus, int flags, int threads, T* gx, T* gk, T* gtau) {
   const double tiny = std::numeric_limits<T>::min();
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t row = 0; row < rows; row++) {
-    const T *xr = x + row * n, *gr = g + row * n, *zr = z + row * n;
-    T* out = gx + row * n;
-    T least = std::numeric_limits<T>::infinity();
-    for (int64_t i = 0; i < n; i++) least = std::min(least, std::abs(zr[i]));
-    if (gk) gk[row] = 0;
-    if (gtau) gtau[row] = 0;
-    if (std::isinf(least)) {  // decided once and for all
-      std::fill(out, out + n, T(0));
-      continue;
-    }
-    // s = y (1 - y) is e^-|z| / (1 + e^-|z|)², here relative to the largest, so that it never underflows.
-    const T peak = exponential(-least);
-    T total = 0, product = 0;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    std::vector<T> scratch(3 * n);
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++) {
+      const T *xr = x + row * n, *gr = g + row * n, *zr = z + row * n;
+      T* out = gx + row * n;
+      const int64_t count = count_finite(n, xr);
+      if (count < n) {
+        T* parts = scratch.data();
+        leave_out(n, xr, gr, parts + n);
+        leave_out(n, xr, zr, parts + 2 * n);
+        leave_out(n, xr, xr, parts);
+        gr = parts + n, zr = parts + 2 * n;
+      }
+      const T* xs = count < n ? scratch.data() : xr;
+      T least = std::numeric_limits<T>::infinity();
+      for (int64_t i = 0; i < count; i++) least = std::min(least, std::abs(zr[i]));
+      if (gk) gk[row] = 0;
+      if (gtau) gtau[row] = 0;
+      if (std::isinf(least) || !stats[kStats * row + 2]) {  // decided once and for all, or rounding
+        std::fill(out, out + n, T(0));
+        continue;
+      }
+      // s = y (1 - y) is e^-|z| / (1 + e^-|z|)², here relative to the largest, so that it never underflows.
+      const T peak = exponential(-least);
+      T total = 0, product = 0;
 #pragma omp simd reduction(+ : total, product)
-    for (int64_t i = 0; i < n; i++) {
-      const T relative = exponential(least - std::abs(zr[i])), below = T(1) + peak * relative;
-      out[i] = relative / (below * below);
-      total += out[i];
-      product += out[i] * gr[i];
-    }
-    const T mean_g = product / total;
-    const T centre = stats[2 * row], inv_std = stats[2 * row + 1];
-    const double tr = std::min(std::max(taus ? double(taus[row]) : tau, tiny), 1 / tiny);
-    const T inv = T(1 / tr);
-    if (gk) gk[row] = mean_g;
-    T with_z = 0, with_u = 0, all = 0;
-#pragma omp simd reduction(+ : with_z, with_u, all)
-    for (int64_t i = 0; i < n; i++) {
-      const T ga = out[i] * peak * (gr[i] - mean_g);
-      with_z += ga * (std::isinf(zr[i]) ? T(0) : zr[i]);
-      out[i] = ga * inv;
-      with_u += out[i] * (xr[i] - centre) * inv_std;
-      all += out[i];
-    }
-    if (gtau) gtau[row] = -with_z * inv;
-    if (!(flags & kStandardize)) continue;
-    // A shift of the row changes nothing: hold that exactly, since what is left is divided by the spread, and
-    // multiplied by whatever all entries share.
-    const T along = with_u / n;
-    T rest = 0;
+      for (int64_t i = 0; i < count; i++) {
+        const T relative = exponential(least - std::abs(zr[i])), below = T(1) + peak * relative;
+        out[i] = relative / (below * below);
+        total += out[i];
+        product += out[i] * gr[i];
+      }
+      const T mean_g = product / total;
+      const double mean = stats[kStats * row], inv_std = stats[kStats * row + 1];
+      const T inv = T(1 / std::min(std::max(taus ? double(taus[row]) : tau, tiny), 1 / tiny));
+      if (gk) gk[row] = mean_g;
+      T with_z = 0, with_u = 0;
+#pragma omp simd reduction(+ : with_z, with_u)
+      for (int64_t i = 0; i < count; i++) {
+        const T ga = out[i] * peak * (gr[i] - mean_g);
+        with_z += ga * (std::isinf(zr[i]) ? T(0) : zr[i]);
+        out[i] = ga * inv;
+        with_u += out[i] * T((xs[i] - mean) * inv_std);
+      }
+      if (gtau) gtau[row] = -with_z * inv;
+      if (flags & kStandardize) {
+        // A shift of the row changes nothing: hold that exactly, since what is left is divided by the spread,
+        // and multiplied by whatever all entries share.
+        const T along = with_u / count;
+        T rest = 0;
 #pragma omp simd reduction(+ : rest)
-    for (int64_t i = 0; i < n; i++) {
-      out[i] -= (xr[i] - centre) * inv_std * along;
-      rest += out[i];
-    }
-    const T shift = rest / n;
+        for (int64_t i = 0; i < count; i++) {
+          out[i] -= T((xs[i] - mean) * inv_std) * along;
+          rest += out[i];
+        }
+        const T shift = rest / count;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) out[i] = (out[i] - shift) * inv_std;
+        for (int64_t i = 0; i < count; i++) out[i] = (out[i] - shift) * T(inv_std);
+      }
+      if (count < n) fill_in(n, xr, count, out, T(0));
+    }
   }
 }
 
 // mean and sigma (rows, n) of samples u (rows, N, n), and ∂σ/∂variance, which is 0 on the floor.
 template <class T>
 void moments(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double floor, const T* floors,
-             int64_t floor_step, double near, int threads, T* mean, T* sigma, T* slope) {
+             double near, int threads, T* mean, T* sigma, T* slope) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     std::vector<double> scratch(n);
@@ -260,7 +301,7 @@ void moments(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double 
       }
       for (int64_t j = 0; j < n; j++) {
         const double close = near * mr[j];
-        const double least = (floors ? double(floors[row * floor_step + j]) : floor) + close * close;
+        const double least = (floors ? double(floors[row * n + j]) : floor) + close * close;
         sr[j] = T(std::sqrt(std::max(sums[j], least)));
         if (std::isnan(sums[j])) sr[j] = T(sums[j]);
         dr[j] = sums[j] > least ? T(0.5) / sr[j] : T(0);
@@ -306,43 +347,27 @@ void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w
   }
 }
 
-// Is the spread of every row more than `digits` times the rounding of its mean?
-template <class T> int resolved(int64_t rows, int64_t n, const T* x, double digits) {
-  const double least = digits * std::numeric_limits<T>::epsilon();
-  for (int64_t row = 0; row < rows; row++) {
-    const T* xr = x + row * n;
-    const double mean = sum<double>(n, [=](int64_t i) { return double(xr[i]); }) / n;
-    const double square = sum<double>(n, [=](int64_t i) { const double d = xr[i] - mean; return d * d; }) / n;
-    if (!(std::sqrt(square) > least * std::abs(mean))) return 0;
-  }
-  return 1;
-}
-
 }  // namespace
 
-#define INSTANCES(T, NAME)                                                                                     \
-  extern "C" int soft_topk_##NAME(int64_t rows, int64_t n, const T* x, double k, const T* ks, double tau,      \
-                                  const T* taus, double slope_tau, int flags, int threads, T* y, T* z,         \
-                                  T* stats) {                                                                  \
-    return soft_topk(rows, n, x, k, ks, tau, taus, slope_tau, flags, threads, y, z, stats);                    \
-  }                                                                                                            \
-  extern "C" void soft_topk_backward_##NAME(int64_t rows, int64_t n, const T* x, const T* g, const T* z,       \
-                                            const T* stats, double tau, const T* taus, int flags, int threads, \
-                                            T* gx, T* gk, T* gtau) {                                           \
-    soft_topk_backward(rows, n, x, g, z, stats, tau, taus, flags, threads, gx, gk, gtau);                      \
-  }                                                                                                            \
-  extern "C" void moments_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double floor,     \
-                                 const T* floors, int64_t floor_step, double near, int threads, T* mean,       \
-                                 T* sigma, T* slope) {                                                         \
-    moments(rows, N, n, u, w, floor, floors, floor_step, near, threads, mean, sigma, slope);                   \
-  }                                                                                                            \
-  extern "C" void moments_backward_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w,          \
-                                          const T* mean, const T* slope, const T* gmean, const T* gsigma,      \
-                                          int threads, T* gu, T* gw) {                                         \
-    moments_backward(rows, N, n, u, w, mean, slope, gmean, gsigma, threads, gu, gw);                           \
-  }                                                                                                            \
-  extern "C" int resolved_##NAME(int64_t rows, int64_t n, const T* x, double digits) {                         \
-    return resolved(rows, n, x, digits);                                                                       \
+#define INSTANCES(T, NAME)                                                                                  \
+  extern "C" int soft_topk_##NAME(int64_t rows, int64_t n, const T* x, double k, const T* ks, double tau,   \
+                                  const T* taus, double slope_tau, int flags, double digits, int threads,   \
+                                  T* y, T* z, T* stats) {                                                   \
+    return soft_topk(rows, n, x, k, ks, tau, taus, slope_tau, flags, digits, threads, y, z, stats);         \
+  }                                                                                                         \
+  extern "C" void soft_topk_backward_##NAME(int64_t rows, int64_t n, const T* x, const T* g, const T* z,    \
+                                            const T* stats, double tau, const T* taus, int flags,           \
+                                            int threads, T* gx, T* gk, T* gtau) {                           \
+    soft_topk_backward(rows, n, x, g, z, stats, tau, taus, flags, threads, gx, gk, gtau);                   \
+  }                                                                                                         \
+  extern "C" void moments_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double floor,  \
+                                 const T* floors, double near, int threads, T* mean, T* sigma, T* slope) {  \
+    moments(rows, N, n, u, w, floor, floors, near, threads, mean, sigma, slope);                            \
+  }                                                                                                         \
+  extern "C" void moments_backward_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w,       \
+                                          const T* mean, const T* slope, const T* gmean, const T* gsigma,   \
+                                          int threads, T* gu, T* gw) {                                      \
+    moments_backward(rows, N, n, u, w, mean, slope, gmean, gsigma, threads, gu, gw);                        \
   }
 
 INSTANCES(float, float32)

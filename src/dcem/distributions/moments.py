@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from dcem._checks import is_transformed
-from dcem._native import kernel, kernels, pointer, threads
+from dcem._native import compiles_natively, kernel
+from dcem.distributions import moments_native as native
 
 try:
     from dcem.distributions import moments_triton as fused
@@ -27,6 +28,8 @@ def weighted_moments(
     # The root's slope is infinite at 0, where all samples are one point: stop just above.
     floor = least if isinstance(least, Tensor) else max(least, torch.finfo(u.dtype).tiny)
     if is_transformed():
+        if compiles_natively(u) and w.dtype == u.dtype and u.numel() > 0:
+            return _TracedMoments.apply(u, w, floor, near)
         return _plain(u, w, floor, near)
     if not isinstance(floor, Tensor) and _use_fused(u, w):
         return fused.moments(u, w, floor, near)
@@ -62,7 +65,7 @@ class _WeightedMoments(torch.autograd.Function):
         ctx.floor, ctx.near = floor, near
         ctx.native = u.numel() > 0 and kernel("moments", u, w, floor) is not None
         if ctx.native:
-            mean, sigma, slope = _native(u, w, floor, near)
+            mean, sigma, slope = native.forward(u, w, floor, near)
             ctx.save_for_backward(u, w, mean, slope)
             return mean, sigma
         total = w.sum(-1, keepdim=True)
@@ -86,7 +89,8 @@ class _WeightedMoments(torch.autograd.Function):
             return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None, None
         gmean, gsigma = grads
         if ctx.native:
-            return *_native_backward(u, w, *more, gmean, gsigma, *ctx.needs_input_grad[:2]), None, None
+            mean, slope = more
+            return *native.backward(u, w, mean, slope, gmean, gsigma), None, None
         total, p, d, above, sigma = more
         gmean = gmean.unsqueeze(-2)
         gvar = torch.where(above, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
@@ -100,34 +104,16 @@ class _WeightedMoments(torch.autograd.Function):
         return gu, gw, None, None
 
 
-def _native(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, standard deviation and its derivative by the variance, each (*B, n), by one kernel."""
-    u, w = u.contiguous(), w.contiguous()
-    *batch, count, n = u.shape
-    mean, sigma, slope = (u.new_empty(*batch, n) for _ in range(3))
-    floors = floor.expand(*batch, n).contiguous() if isinstance(floor, Tensor) else None
-    kernels()["moments", u.dtype](
-        mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), floor if floors is None else 0.0,
-        pointer(floors), n, near, threads(u), mean.data_ptr(), sigma.data_ptr(), slope.data_ptr(),
-    )  # fmt: skip
-    return mean, sigma, slope
+class _TracedMoments(torch.autograd.Function):
+    """The same by operators, for compilers."""
 
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
+        mean, sigma, slope = native.traced_forward(u, w, floor, near)
+        ctx.save_for_backward(u, w, mean, slope)
+        return mean, sigma
 
-def _native_backward(
-    u: Tensor,
-    w: Tensor,
-    mean: Tensor,
-    slope: Tensor,
-    gmean: Tensor,
-    gsigma: Tensor,
-    need_u: bool,
-    need_w: bool,
-) -> tuple[Tensor | None, Tensor | None]:
-    u, w, gmean, gsigma = (x.contiguous() for x in (u, w, gmean, gsigma))
-    *_, count, n = u.shape
-    gu, gw = (torch.empty_like(x) if needed else None for x, needed in ((u, need_u), (w, need_w)))
-    kernels()["moments_backward", u.dtype](
-        mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), mean.data_ptr(), slope.data_ptr(),
-        gmean.data_ptr(), gsigma.data_ptr(), threads(u), pointer(gu), pointer(gw),
-    )  # fmt: skip
-    return gu, gw
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        gu, gw = native.traced_backward(*ctx.saved_tensors, *grads)
+        return gu, gw, None, None

@@ -59,12 +59,21 @@ class DCEM(SamplingSolver):
                 f"got {torch.as_tensor(value).tolist()}"
             )
 
+    @property
+    def stationary(self) -> bool:
+        return type(self) is DCEM and not any(
+            callable(s) or isinstance(s, Sequence) for s in (self.n_elite, self.tau)
+        )
+
     def weights(self, values: Tensor, t: int) -> Tensor:
         k, tau = self._at(t, values)
         if not torch.is_grad_enabled() or not values.requires_grad:
             return self._soft_topk(values, k, tau)
         warmer = self._warm_enough(values, k, tau)
         return self._soft_topk(values, k, tau, None if warmer is tau else warmer)
+
+    def gated_weights(self, values: Tensor, t: int) -> Tensor:
+        return self.weights(values, t)  # the soft top-k has a gate of its own
 
     def slope(self, values: Tensor, t: int) -> Tensor:
         k, tau = self._at(t, values)
@@ -74,7 +83,7 @@ class DCEM(SamplingSolver):
     def _soft_topk(
         self, values: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | Tensor | None = None
     ) -> Tensor:
-        return soft_topk(-values, k, tau, self.normalize, finite_only=True, slopes_at=slopes_at)
+        return soft_topk(-values, k, tau, self.normalize, finite_only=True, slopes_at=slopes_at, gate=True)
 
     def _at(self, t: int, values: Tensor) -> tuple[float | Tensor, float | Tensor]:
         """k and τ of iteration t, shaped to broadcast against the values."""

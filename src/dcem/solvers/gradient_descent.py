@@ -67,6 +67,10 @@ class GradientDescent(Solver):
         tiled = merged(self.box, box.tiled(steps), "clamp", "GradientDescent")
         return replace(self, bounds=(tiled.low, tiled.high))
 
+    @property
+    def stationary(self) -> bool:
+        return type(self) is GradientDescent
+
     def init(self, x0: Tensor) -> DescentState:
         x = first_mean(self.box, x0, "GradientDescent").unsqueeze(-2)
         return DescentState(x, torch.zeros_like(x), x.new_full(x.shape[:-1], torch.inf))

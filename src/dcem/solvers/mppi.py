@@ -35,6 +35,10 @@ class MPPI(SamplingSolver):
         if not holds(temperature, lambda x: x > 0):
             raise ValueError(f"MPPI: temperature must be positive, got {temperature}")
 
+    @property
+    def stationary(self) -> bool:
+        return type(self) is MPPI
+
     def weights(self, values: Tensor, t: int) -> Tensor:
         good = values.isfinite()
         v = standardize(values, good)[0] if self.normalize else torch.where(good, values, 0.0)

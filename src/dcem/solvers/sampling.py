@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
-from dcem._checks import all_finite, can_look, holds, is_transformed
-from dcem._native import kernel
+from dcem._checks import holds
 from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
+from dcem.topk.standardize import gated
 
 Schedule = float | Tensor | Callable[[int], float | Tensor] | Sequence[float]
 
@@ -90,6 +90,10 @@ class SamplingSolver(Solver):
         """Weights (*B, N) for values (*B, N): more for lower ones, none for those that are not finite."""
         raise NotImplementedError
 
+    def gated_weights(self, values: Tensor, t: int) -> Tensor:
+        """The weights, without gradients in rows whose values differ by rounding alone."""
+        return gated(self.weights(values, t), values)
+
     def slope(self, values: Tensor, t: int) -> Tensor:
         """How much each weight moves with its value (*B, N), up to a factor a row."""
         raise NotImplementedError
@@ -161,9 +165,7 @@ class SamplingSolver(Solver):
             return self.slope(values, t) * torch.linalg.vector_norm(u - mean, dim=-1)
 
         values = evaluate(x, influence)
-        weights = self.weights(values, t)
-        if weights.requires_grad and not _all_resolved(values):
-            weights = torch.where(_resolved(values.detach()), weights, weights.detach())
+        weights = self.gated_weights(values, t)
         phi = self.fit(state.phi, u, weights)
         new = self._keep_best(state._replace(phi=phi), x, values)
         if self.keep_elites:
@@ -209,31 +211,6 @@ class SamplingSolver(Solver):
             if getattr(old, name) is not None
         }
         return new._replace(phi=phi, moving=moving & moved, **best)
-
-
-_DIGITS = 100.0  # how many times their rounding values must spread for their derivatives to mean anything
-
-
-def _all_resolved(values: Tensor) -> bool:
-    """One cheap look, where looking is free: is there nothing to do about any row?"""
-    look = None if is_transformed() else kernel("resolved", values)
-    if look is None:
-        return False
-    values, n = values.contiguous(), values.shape[-1]
-    return bool(look(values.numel() // n, n, values.data_ptr(), _DIGITS))
-
-
-def _resolved(values: Tensor) -> Tensor:
-    """In which rows (*B, 1) do the values (*B, N) differ by more than rounding?
-
-    Where a search has converged, they do not. Gradients of a row's values sum to zero, but each grows as the
-    spread falls: in the end their rounding, times what all samples share, would be all there is.
-    """
-    if not (can_look(values) and all_finite(values)):
-        values = torch.where(values.isfinite(), values, torch.nan)
-        values = torch.where(values.isnan(), values.nanmean(-1, keepdim=True), values)
-    spread, mean = torch.std_mean(values, dim=-1, keepdim=True, correction=0)
-    return spread > _DIGITS * torch.finfo(values.dtype).eps * mean.abs()
 
 
 def at(schedule: Schedule, t: int) -> float | Tensor:

@@ -11,6 +11,7 @@ Differentiating the same condition gives the derivatives: with s = y (1 - y), �
 ∂ν/∂k = 1 / Σs, so that the vector-Jacobian product for a is s ⊙ (g - <s, g> / Σs).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,9 +20,11 @@ from torch.nn.functional import logsigmoid
 
 from dcem._checks import all_finite, can_look, is_transformed
 from dcem._graph import zero_with_graph
+from dcem._native import compiles_natively
 from dcem.topk import lml_native as native
 from dcem.topk.dual import from_threshold, inverse, solve
 from dcem.topk.hard import hard_topk
+from dcem.topk.standardize import gated
 from dcem.topk.standardize import standardize as standardized
 
 try:
@@ -60,30 +63,41 @@ def soft_topk(
     standardize: bool = False,
     finite_only: bool = False,
     slopes_at: float | Tensor | None = None,
+    gate: bool = False,
 ) -> Tensor:
     """`lml` over the last dimension, unchecked; tensors k and tau end in a dimension of size 1.
 
     With `standardize`, the finite entries of every row are first brought to mean 0 and standard deviation 1,
     which makes the result invariant to shifting and scaling x. A row that is constant to rounding then gets
     k/n everywhere. With `finite_only`, +inf gets weight zero too. With `slopes_at`, a temperature above tau,
-    the derivatives are those at that one.
+    the derivatives are those at that one. With `gate`, no gradient passes where entries differ by rounding.
     """
     if x.numel() == 0:
         return x * 0
     if x.dtype in (torch.float16, torch.bfloat16):
         k, tau, slopes_at = map(_float, (k, tau, slopes_at))
-        return soft_topk(x.float(), k, tau, standardize, finite_only, slopes_at).to(x.dtype)
+        return soft_topk(x.float(), k, tau, standardize, finite_only, slopes_at, gate).to(x.dtype)
     if not isinstance(tau, Tensor) and tau == 0:
         return hard_topk(x, k, finite_only)
+    flags = standardize * native.STANDARDIZE + finite_only * native.FINITE_ONLY + gate * native.GATE
+    if finite_only and compiles_natively(x) and _numbers(slopes_at):
+        return _TracedSoftTopK.apply(x, k, tau, slopes_at, flags)
     transformed = is_transformed()
     if not transformed and native.serves(x, k, tau, slopes_at):
         try:
-            return _NativeSoftTopK.apply(x, k, tau, standardize, slopes_at)
-        except native.NotFiniteError:
+            return _NativeSoftTopK.apply(x, k, tau, slopes_at, flags)
+        except native.InfiniteError:
             pass  # the long way knows what to do with such entries
     if slopes_at is not None:
         y = soft_topk(x, k, tau, standardize, finite_only)
-        return y.detach() + zero_with_graph(soft_topk(x, k, slopes_at, standardize, finite_only))
+        return y.detach() + zero_with_graph(soft_topk(x, k, slopes_at, standardize, finite_only, None, gate))
+    y = _soft_topk(x, k, tau, standardize, finite_only, transformed)
+    return gated(y, x) if gate else y
+
+
+def _soft_topk(
+    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool, transformed: bool
+) -> Tensor:
     if transformed:
         return _traced(x, k, tau, standardize, finite_only)
     if fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW:
@@ -183,35 +197,49 @@ class _EagerSoftTopK(torch.autograd.Function):
 
 
 class _NativeSoftTopK(torch.autograd.Function):
-    """One kernel forward and one backward, on the CPU, for entries that are finite."""
+    """One kernel forward and one backward, on the CPU."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        k: float | Tensor,
-        tau: float | Tensor,
-        standardize: bool,
-        slopes_at: float | None,
+        ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
     ) -> Tensor:
-        y, *rows = native.forward(x, k, tau, standardize, slopes_at if any(ctx.needs_input_grad) else None)
-        _remember(ctx, (x, k, tau if slopes_at is None else slopes_at, standardize, False), *rows)
+        y, z, stats = native.forward(x, k, tau, slopes_at if any(ctx.needs_input_grad) else None, flags)
+        _remember(ctx, (x, k, slopes_at or tau, None, flags), z, stats)
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (x, k, tau, _, flags), (z, stats) = _recall(ctx)
         if torch.is_grad_enabled():
-            return _differentiable_backward(ctx, g)
-        (x, k, tau, standardize, _), rows = _recall(ctx)
-        need_x, need_k, need_tau = ctx.needs_input_grad[:3]
-        gx, gk, gtau = native.backward(g, x, *rows, tau, standardize, need_k or need_tau)
-        return (
-            gx if need_x else None,
-            gk.sum_to_size(k.shape) if need_k else None,
-            gtau.sum_to_size(tau.shape) if need_tau else None,
-            None,
-            None,
-        )
+            inputs = x, k, tau, bool(flags & native.STANDARDIZE), True
+            return *_differentiable_backward(ctx, g * stats[..., 2:], inputs)[:3], None, None
+        found = native.backward(g, x, z, stats, tau, flags)
+        return *_wanted(ctx.needs_input_grad, found, (x, k, tau)), None, None
+
+
+class _TracedSoftTopK(torch.autograd.Function):
+    """The same by operators, for compilers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
+    ) -> Tensor:
+        y, z, stats = native.traced_forward(x, k, tau, slopes_at, flags)
+        _remember(ctx, (x, k, slopes_at or tau, None, flags), z, stats)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (x, k, tau, _, flags), (z, stats) = _recall(ctx)
+        found = native.traced_backward(g, x, z, stats, tau, flags)
+        return *_wanted(ctx.needs_input_grad, found, (x, k, tau)), None, None
+
+
+def _wanted(needs: Sequence[bool], found: Sequence[Tensor], inputs: Sequence[Any]) -> list[Tensor | None]:
+    """The gradients that are asked for, each in the shape of its input."""
+    return [
+        g.sum_to_size(x.shape) if need else None for g, x, need in zip(found, inputs, needs, strict=False)
+    ]
 
 
 class _FusedSoftTopK(torch.autograd.Function):
@@ -235,9 +263,9 @@ class _FusedSoftTopK(torch.autograd.Function):
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None, None
 
 
-def _differentiable_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiable_backward(ctx: Any, g: Tensor, inputs: Any = None) -> tuple[Tensor | None, ...]:
     """The gradients as functions of the inputs, for derivatives of any order."""
-    inputs = _recall(ctx)[0]
+    inputs = inputs or _recall(ctx)[0]
     wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
     found = torch.autograd.grad(_traced(*inputs), [inputs[i] for i in wanted], g, create_graph=True)
     return tuple(found[wanted.index(i)] if i in wanted else None for i in range(len(inputs)))
@@ -268,6 +296,10 @@ def _recall(ctx: Any) -> tuple[list[Any], list[Any]]:
     saved = ctx.saved_tensors
     inputs = [v if v is not None else number for v, number in zip(saved[:n], ctx.numbers, strict=True)]
     return inputs, list(saved[n:])
+
+
+def _numbers(*values: Any) -> bool:
+    return not any(isinstance(value, Tensor) for value in values)
 
 
 def _float(value: Any) -> Any:
