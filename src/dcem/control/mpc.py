@@ -1,12 +1,14 @@
 """Model-predictive control as a differentiable layer."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.utils import _pytree as pytree
 
+from dcem._compile import Program
 from dcem._learned import learned, register_settings, resolved
 from dcem._minimize import fixed_noise, minimize
 from dcem.backward import Backward, Unroll
@@ -50,8 +52,8 @@ class MPC(nn.Module):
             subtracted from the cost. A module's parameters become parameters of this one.
         terminal_cost: the same, as a cost that is added.
         backward: how to differentiate a plan, see `dcem.backward`.
-        compile: fuse the objective (decoder, rollout) with torch.compile: slow to start, then faster, for
-            many plans of the same shape.
+        compile: run compiled, slow to start and then faster: on the CPU the whole search, as `dcem.capture`
+            does it, and elsewhere the objective (decoder, rollout) by torch.compile.
         seed: in evaluation mode, `mpc.eval()`, plan with the noise of this seed, the same in every call and
             for every row. None: new noise.
 
@@ -107,7 +109,8 @@ class MPC(nn.Module):
         self.solver: Any = DCEM() if solver is None else solver
         register_settings(self, self.solver)
         self._searching = self._made_once()
-        self._total_cost = torch.compile(self.total_cost, dynamic=False) if compile else self.total_cost
+        self._program = Program() if compile else None
+        self._fused = torch.compile(self.total_cost, dynamic=False) if compile else self.total_cost
 
     def forward(
         self,
@@ -133,16 +136,18 @@ class MPC(nn.Module):
         solver = self._searching or self._inside_the_box()
         if noise is None and generator is None and self.seed is not None and not self.training:
             noise = fixed_noise(solver, start, self.seed)
-        sol = minimize(
-            lambda x: self._total_cost(x, state),
-            solver,
-            start,
-            backward=self.backward_mode,
-            generator=generator,
-            noise=noise,
-            cost=cost,
-            trace=trace,
-        )
+        objective = self.total_cost if start.device.type == "cpu" else self._fused
+        with self._program() if self._program is not None else nullcontext():
+            sol = minimize(
+                lambda x: objective(x, state),
+                solver,
+                start,
+                backward=self.backward_mode,
+                generator=generator,
+                noise=noise,
+                cost=cost,
+                trace=trace,
+            )
         actions = self.decode(sol.x, state)
         return Plan(actions[..., 0, :], actions, sol.cost, sol.x, sol.trace)
 

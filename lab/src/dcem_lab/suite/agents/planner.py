@@ -104,7 +104,7 @@ class Planner:
         held = copy.deepcopy(decoder).requires_grad_(False) if decoder is not None else None
         self._mpc = config.mpc(model, self._imagination, held)
         self._generator = generator
-        self._plan = capture(self._solve, generator=generator)
+        self._plan = capture(self._solve, generator=generator, compile=False)
 
     def __call__(self, states: Tensor, noise: Tensor | None = None) -> Tensor:
         """Model states (E, S) → the actions (E, m) to take now.
