@@ -69,4 +69,7 @@ def gated(weights: Tensor, values: Tensor) -> Tensor:
     """The weights of values, with gradients only where the values are `resolved`."""
     if not weights.requires_grad:
         return weights
-    return torch.where(resolved(values.detach()), weights, weights.detach())
+    open_rows = resolved(values.detach())
+    if can_look(open_rows) and bool(open_rows.all()):
+        return weights
+    return torch.where(open_rows, weights, weights.detach())
