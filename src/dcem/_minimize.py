@@ -197,7 +197,7 @@ class _Objective:
             )
         if looking and x._version != version:
             raise ValueError("minimize: f must not change its input in place; work on x.clone()")
-        return values.to(x.dtype)
+        return values if values.dtype == x.dtype else values.to(x.dtype)
 
 
 def _is_state(x0: Any) -> bool:

@@ -137,16 +137,16 @@ template <class T> int64_t count_finite(int64_t n, const T* x) {
   return count;
 }
 
-template <class T> void leave_out(int64_t n, const T* x, const T* from, T* to) {
+template <class T> void leave_out(int64_t n, const T* x, const T* from, T* to, T sign = 1) {
   for (int64_t i = 0; i < n; i++)
-    if (std::isfinite(x[i])) *to++ = from[i];
+    if (std::isfinite(x[i])) *to++ = sign * from[i];
 }
 
 template <class T> void fill_in(int64_t n, const T* x, int64_t count, T* values, T filler) {
   for (int64_t i = n - 1; i >= 0; i--) values[i] = std::isfinite(x[i]) ? values[--count] : filler;
 }
 
-enum Flags { kStandardize = 1, kFiniteOnly = 2, kGate = 4 };
+enum Flags { kStandardize = 1, kFiniteOnly = 2, kGate = 4, kLowest = 8 };  // kLowest: of -x
 constexpr int kStats = 3;  // mean, 1 / std, and whether gradients pass
 
 // y (rows, n), z (rows, n) at the higher of the two temperatures, and the statistics of every row.
@@ -154,8 +154,8 @@ constexpr int kStats = 3;  // mean, 1 / std, and whether gradients pass
 template <class T>
 int soft_topk(int64_t rows, int64_t n, const T* x, double k, const T* ks, double tau, const T* taus,
               double slope_tau, int flags, double digits, int threads, T* y, T* z, T* stats) {
-  const T infinity = std::numeric_limits<T>::infinity();
-  if (!(flags & kFiniteOnly) && std::count(x, x + rows * n, infinity)) return 1;
+  const T infinity = std::numeric_limits<T>::infinity(), sign = flags & kLowest ? -1 : 1;
+  if (!(flags & kFiniteOnly) && std::count(x, x + rows * n, sign * infinity)) return 1;
   const double tiny = std::numeric_limits<T>::min(), eps = std::numeric_limits<T>::epsilon();
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
@@ -165,8 +165,9 @@ int soft_topk(int64_t rows, int64_t n, const T* x, double k, const T* ks, double
       const T* xr = x + row * n;
       T *yr = y + row * n, *zr = z + row * n;
       const int64_t count = count_finite(n, xr);
-      if (count < n) leave_out(n, xr, xr, scratch.data());
-      const T* xs = count < n ? scratch.data() : xr;
+      const bool copied = count < n || (flags & kLowest);
+      if (copied) leave_out(n, xr, xr, scratch.data(), sign);
+      const T* xs = copied ? scratch.data() : xr;
       const double divisor = std::max<int64_t>(count, 1);
       const double mean = sum<double>(count, [=](int64_t i) { return double(xs[i]); }) / divisor;
       const T centre = T(mean);
@@ -203,6 +204,7 @@ template <class T>
 void soft_topk_backward(int64_t rows, int64_t n, const T* x, const T* g, const T* z, const T* stats, double tau,
                         const T* taus, int flags, int threads, T* gx, T* gk, T* gtau) {
   const double tiny = std::numeric_limits<T>::min();
+  const T sign = flags & kLowest ? -1 : 1;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     std::vector<T> scratch(3 * n);
@@ -215,10 +217,11 @@ void soft_topk_backward(int64_t rows, int64_t n, const T* x, const T* g, const T
         T* parts = scratch.data();
         leave_out(n, xr, gr, parts + n);
         leave_out(n, xr, zr, parts + 2 * n);
-        leave_out(n, xr, xr, parts);
+        leave_out(n, xr, xr, parts, sign);
         gr = parts + n, zr = parts + 2 * n;
       }
-      const T* xs = count < n ? scratch.data() : xr;
+      if (count == n && sign < 0) leave_out(n, xr, xr, scratch.data(), sign);
+      const T* xs = count < n || sign < 0 ? scratch.data() : xr;
       T least = std::numeric_limits<T>::infinity();
       for (int64_t i = 0; i < count; i++) least = std::min(least, std::abs(zr[i]));
       if (gk) gk[row] = 0;
@@ -264,6 +267,8 @@ void soft_topk_backward(int64_t rows, int64_t n, const T* x, const T* g, const T
 #pragma omp simd
         for (int64_t i = 0; i < count; i++) out[i] = (out[i] - shift) * T(inv_std);
       }
+      if (sign < 0)
+        for (int64_t i = 0; i < count; i++) out[i] = -out[i];
       if (count < n) fill_in(n, xr, count, out, T(0));
     }
   }

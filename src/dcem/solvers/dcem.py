@@ -83,7 +83,9 @@ class DCEM(SamplingSolver):
     def _soft_topk(
         self, values: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | Tensor | None = None
     ) -> Tensor:
-        return soft_topk(-values, k, tau, self.normalize, finite_only=True, slopes_at=slopes_at, gate=True)
+        return soft_topk(
+            values, k, tau, self.normalize, finite_only=True, slopes_at=slopes_at, gate=True, lowest=True
+        )
 
     def _at(self, t: int, values: Tensor) -> tuple[float | Tensor, float | Tensor]:
         """k and τ of iteration t, shaped to broadcast against the values."""

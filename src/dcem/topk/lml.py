@@ -64,6 +64,7 @@ def soft_topk(
     finite_only: bool = False,
     slopes_at: float | Tensor | None = None,
     gate: bool = False,
+    lowest: bool = False,
 ) -> Tensor:
     """`lml` over the last dimension, unchecked; tensors k and tau end in a dimension of size 1.
 
@@ -71,15 +72,17 @@ def soft_topk(
     which makes the result invariant to shifting and scaling x. A row that is constant to rounding then gets
     k/n everywhere. With `finite_only`, +inf gets weight zero too. With `slopes_at`, a temperature above tau,
     the derivatives are those at that one. With `gate`, no gradient passes where entries differ by rounding.
+    With `lowest`, -x is meant.
     """
     if x.numel() == 0:
         return x * 0
     if x.dtype in (torch.float16, torch.bfloat16):
         k, tau, slopes_at = map(_float, (k, tau, slopes_at))
-        return soft_topk(x.float(), k, tau, standardize, finite_only, slopes_at, gate).to(x.dtype)
+        return soft_topk(x.float(), k, tau, standardize, finite_only, slopes_at, gate, lowest).to(x.dtype)
     if not isinstance(tau, Tensor) and tau == 0:
-        return hard_topk(x, k, finite_only)
-    flags = standardize * native.STANDARDIZE + finite_only * native.FINITE_ONLY + gate * native.GATE
+        return hard_topk(-x if lowest else x, k, finite_only)
+    flags = standardize * native.STANDARDIZE + finite_only * native.FINITE_ONLY
+    flags += gate * native.GATE + lowest * native.LOWEST
     if finite_only and compiles_natively(x) and _numbers(slopes_at):
         return _TracedSoftTopK.apply(x, k, tau, slopes_at, flags)
     transformed = is_transformed()
@@ -88,6 +91,8 @@ def soft_topk(
             return _NativeSoftTopK.apply(x, k, tau, slopes_at, flags)
         except native.InfiniteError:
             pass  # the long way knows what to do with such entries
+    if lowest:
+        x = -x
     if slopes_at is not None:
         y = soft_topk(x, k, tau, standardize, finite_only)
         return y.detach() + zero_with_graph(soft_topk(x, k, slopes_at, standardize, finite_only, None, gate))
@@ -116,9 +121,15 @@ def _ordered(x: Tensor, standardize: bool, finite_only: bool) -> Tensor:
 
 
 def _traced(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
+    x: Tensor,
+    k: float | Tensor,
+    tau: float | Tensor,
+    standardize: bool,
+    finite_only: bool,
+    lowest: bool = False,
 ) -> Tensor:
     """The soft top-k without a look at values: for compilers, function transforms and second derivatives."""
+    x = -x if lowest else x
     return _SoftTopK.apply(_ordered(x, standardize, finite_only), k, tau)[0]
 
 
@@ -211,7 +222,7 @@ class _NativeSoftTopK(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (x, k, tau, _, flags), (z, stats) = _recall(ctx)
         if torch.is_grad_enabled():
-            inputs = x, k, tau, bool(flags & native.STANDARDIZE), True
+            inputs = x, k, tau, bool(flags & native.STANDARDIZE), True, bool(flags & native.LOWEST)
             return *_differentiable_backward(ctx, g * stats[..., 2:], inputs)[:3], None, None
         found = native.backward(g, x, z, stats, tau, flags)
         return *_wanted(ctx.needs_input_grad, found, (x, k, tau)), None, None

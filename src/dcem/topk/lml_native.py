@@ -12,7 +12,7 @@ from torch import Tensor
 from dcem._native import OPERATORS, kernel, kernels, pointer, threads
 from dcem.topk.standardize import DIGITS
 
-STANDARDIZE, FINITE_ONLY, GATE = 1, 2, 4
+STANDARDIZE, FINITE_ONLY, GATE, LOWEST = 1, 2, 4, 8
 
 
 class InfiniteError(ArithmeticError):
@@ -30,7 +30,7 @@ def forward(
     """y and z (*B, n), and for every row (*B, 3) mean, 1 / std and whether gradients pass.
 
     z is at `slopes_at` where that is above tau. Flags: STANDARDIZE the finite entries; FINITE_ONLY gives +inf
-    weight zero as well; GATE passes no gradients where entries differ by rounding alone.
+    weight zero as well; GATE passes no gradients where entries differ by rounding alone; LOWEST is of -x.
     """
     x = x.contiguous()
     y, z, stats = torch.empty_like(x), torch.empty_like(x), x.new_empty(*x.shape[:-1], 3)
