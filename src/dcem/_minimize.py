@@ -117,37 +117,17 @@ def _minimize(
         )
     _check_noise(noise, solver.n_iters, x0)
     backward.check(solver, state)
-    compiled = None
+    records: list[Record] = []
+    done = 0
     program = chosen(x0) if callback is None else None
     if program is not None:
         if noise is None:
             noise = [solver.draw(x0, t, generator) for t in range(solver.n_iters)]
         compiled = program.run(f, solver, backward, state, noise, trace)
-    if compiled is None:
-        state, records = _iterate(f, solver, x0, state, backward, generator, noise, trace, callback, check)
-    else:
-        state, records = compiled
-        _check_result(solver.result(state), check)
-    x = backward.finish(f, solver.result(state), solver)
-    value = f(x.unsqueeze(-2)).squeeze(-1) if cost else None
-    return Solution(x, value, state, tuple(records) if trace else None)
-
-
-def _iterate(
-    f: "_Objective",
-    solver: Solver,
-    x0: Tensor,
-    state: Any,
-    backward: Backward,
-    generator: Generator | None,
-    noise: Sequence[Tensor | None] | Tensor | None,
-    trace: bool,
-    callback: Callable[[Record], None] | None,
-    check: bool | None,
-) -> tuple[Any, list[Record]]:
-    """The last state and, with `trace`, the records."""
-    records: list[Record] = []
-    for t in range(solver.n_iters):
+        if compiled is not None:
+            (state, records), done = compiled, solver.n_iters
+            _check_result(solver.result(state), check)
+    for t in range(done, solver.n_iters):
         epsilon = solver.draw(x0, t, generator) if noise is None else noise[t]
 
         def step(state: Any, epsilon: Tensor | None, t: int = t) -> tuple[Any, Record]:
@@ -167,7 +147,9 @@ def _iterate(
         moving = solver.moving(state)
         if moving is not None and not moving.any():
             break
-    return state, records
+    x = backward.finish(f, solver.result(state), solver)
+    value = f(x.unsqueeze(-2)).squeeze(-1) if cost else None
+    return Solution(x, value, state, tuple(records) if trace else None)
 
 
 def fixed_noise(solver: Solver, x0: Tensor, seed: int) -> list[Tensor | None]:
