@@ -20,6 +20,7 @@ PEERS = {
     ],
     "evotorch": [[TORCH], ["evotorch==0.6.1", COCO]],
     "pytorch_mppi": [[TORCH], ["pytorch-mppi==0.9.1"]],
+    "jax_program": [[TORCH], ["numpy", "jax==0.10.2"]],
     "dcem": [[TORCH], [COCO]],  # the checkout's own sources come by PYTHONPATH
     "pycma": [["cma==4.5.0", COCO]],
     "scipy": [["scipy", COCO]],

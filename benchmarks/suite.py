@@ -86,6 +86,8 @@ TABLES = (
         (_quadratic(1), _quadratic(64)),
         (
             Contender("dcem.DCEM", "dcem"),
+            Contender("dcem.DCEM, compiled", "dcem", options={"compiled": True}),
+            Contender("a JAX program", "dcem", "jax_program"),
             Contender("theseus DCEM", "dcem", "theseus", exact={"lml_eps": 1e-12}),
         ),
         differences=True,
@@ -111,6 +113,9 @@ TABLES = (
         (Case("double integrator", {"name": "DoubleIntegrator"}),),
         (
             Contender("dcem.MPPI", "mppi", options={"temperature": 0.1}, backward=False),
+            Contender(
+                "dcem.MPPI, compiled", "mppi", options={"temperature": 0.1, "compiled": True}, backward=False
+            ),
             Contender("pytorch-mppi", "mppi", "pytorch_mppi", {"temperature": 0.1}, backward=False),
             Contender("dcem.DCEM, τ=0", "dcem", options={"tau": 0.0}, backward=False),
             Contender("evotorch CEM", "hard", "evotorch", backward=False),

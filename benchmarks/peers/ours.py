@@ -1,5 +1,7 @@
 """dcem itself, and the floors it is held against: torch.topk and the bare objective."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,15 +18,17 @@ def topk(problem: problems.TopK) -> Job:
     return Job(lambda: torch.topk(problem.x, problem.k).values, problem.parameters)
 
 
-def cem(problem: problems.Search, tau: float = 1.0, mode: tuple[str, ...] = ("Unroll",)) -> Job:
+def cem(
+    problem: problems.Search, tau: float = 1.0, mode: tuple[str, ...] = ("Unroll",), compiled: bool = False
+) -> Job:
     """`mode` is a class of dcem.backward and its arguments."""
     solver, backward = _solver(problem, tau), getattr(dcem.backward, mode[0])(*mode[1:])
-    return Job(
-        lambda: dcem.minimize(problem.cost, solver, problem.x0, backward=backward).x, problem.parameters
+    return _job(
+        lambda: dcem.minimize(problem.cost, solver, problem.x0, backward=backward).x, problem, compiled
     )
 
 
-def mppi(problem: problems.Search, temperature: float) -> Job:
+def mppi(problem: problems.Search, temperature: float, compiled: bool = False) -> Job:
     solver = dcem.MPPI(
         n_samples=problem.n_samples,
         n_iters=problem.n_iters,
@@ -32,7 +36,7 @@ def mppi(problem: problems.Search, temperature: float) -> Job:
         normalize=False,  # as the peer: the temperature is in the units of the cost
         distribution=dcem.Gaussian(sigma=problem.sigma),
     )
-    return Job(lambda: dcem.minimize(problem.cost, solver, problem.x0).x, problem.parameters)
+    return _job(lambda: dcem.minimize(problem.cost, solver, problem.x0).x, problem, compiled)
 
 
 def bare(problem: problems.Search) -> Job:
@@ -45,6 +49,10 @@ def bare(problem: problems.Search) -> Job:
         return torch.stack([problem.cost(X) for X in samples])
 
     return Job(forward, (*problem.parameters, *samples))
+
+
+def _job(solve: Callable[[], Tensor], problem: problems.Search, compiled: bool) -> Job:
+    return Job(dcem.capture(solve) if compiled else solve, problem.parameters)
 
 
 def _solver(problem: problems.Search, tau: float) -> "dcem.DCEM":

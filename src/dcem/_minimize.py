@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from dcem._checks import all_finite, can_look, name_row
+from dcem._compile import chosen
 from dcem._learned import resolved
 from dcem._variables import Variables
 from dcem.backward import Backward, Unroll
@@ -127,7 +128,16 @@ def _minimize(
     _check_noise(noise, solver.n_iters, x0)
     backward.check(solver, state)
     records: list[Record] = []
-    for t in range(solver.n_iters):
+    done = 0
+    program = chosen(x0) if callback is None else None
+    if program is not None:
+        if noise is None:
+            noise = [solver.draw(x0, t, generator) for t in range(solver.n_iters)]
+        compiled = program.run(f, solver, backward, state, noise, trace)
+        if compiled is not None:
+            (state, records), done = compiled, solver.n_iters
+            _check_result(solver.result(state), check)
+    for t in range(done, solver.n_iters):
         epsilon = solver.draw(x0, t, generator) if noise is None else noise[t]
 
         def step(state: Any, epsilon: Tensor | None, t: int = t) -> tuple[Any, Record]:
@@ -179,7 +189,7 @@ class _Objective:
             )
         if looking and x._version != version:
             raise ValueError("minimize: f must not change its input in place; work on x.clone()")
-        return values.to(x.dtype)
+        return values if values.dtype == x.dtype else values.to(x.dtype)
 
 
 def _is_state(x0: Any) -> bool:
@@ -221,6 +231,17 @@ def _check_noise(noise: Sequence[Tensor | None] | Tensor | None, n_iters: int, x
             raise ValueError(
                 f"minimize: noise must have shape ({expected}) in every iteration, for x0 of shape "
                 f"{tuple(x0.shape)}, got {tuple(epsilon.shape)}"
+            )
+
+
+def _check_result(x: Tensor, check: bool | None) -> None:
+    """Of a compiled solve, which does not look at values on its way: a row without a finite one is NaN."""
+    if check is not False and not all_finite(x):
+        hopeless = ~x.isfinite().all(-1)
+        if hopeless.any():
+            raise ValueError(
+                f"minimize: f must have a finite value in every row, but there was an iteration with none"
+                f"{name_row(hopeless)}"
             )
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from dcem import DCEM, MPPI, FullGaussian, Gaussian, minimize
-from dcem.solvers.sampling import SamplingSolver, at
+from dcem.solvers.sampling import SamplingSolver
+from dcem.solvers.schedule import at
 from problems import sphere
 
 pytestmark = pytest.mark.usefixtures("double")

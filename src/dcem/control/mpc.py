@@ -1,6 +1,7 @@
 """Model-predictive control as a differentiable layer."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -8,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.utils import _pytree as pytree
 
+from dcem._compile import Program
 from dcem._learned import learned, register_settings, resolved
 from dcem._minimize import fixed_noise, minimize
 from dcem.backward import Backward, Unroll
@@ -70,8 +72,8 @@ class MPC(nn.Module):
         warm_spread: a warm start keeps the last plan's spread too, moved by one step and no narrower than
             this share of the first. None: it keeps the mean alone, and the first spread.
         backward: how to differentiate a plan, see `dcem.backward`.
-        compile: fuse the objective (decoder, rollout) with torch.compile: slow to start, then faster, for
-            many plans of the same shape.
+        compile: run compiled, slow to start and then faster: on the CPU the whole search, as `dcem.capture`
+            does it, and elsewhere the objective (decoder, rollout) by torch.compile.
         seed: in evaluation mode, `mpc.eval()`, plan with the noise of this seed, the same in every call and
             for every row. None: new noise.
 
@@ -138,7 +140,8 @@ class MPC(nn.Module):
             raise ValueError(f"MPC: bounds must satisfy low < high everywhere, got low={low}, high={high}")
         register_settings(self, self.solver)
         self._searching = self._made_once()
-        self._total_cost = torch.compile(self.total_cost, dynamic=False) if compile else self.total_cost
+        self._program = Program() if compile else None
+        self._fused = torch.compile(self.total_cost, dynamic=False) if compile else self.total_cost
 
     def forward(
         self,
@@ -172,17 +175,19 @@ class MPC(nn.Module):
         x0, solver = self._warm(cold, warm_start, fresh, solver)
         if noise is None and seed is not None:
             noise = fixed_noise(solver, x0, seed)
-        sol = minimize(
-            lambda x: self._total_cost(x, state),
-            solver,
-            x0,
-            proposals=proposed,
-            backward=self.backward_mode,
-            generator=generator,
-            noise=noise,
-            cost=cost,
-            trace=trace,
-        )
+        objective = self.total_cost if x0.device.type == "cpu" else self._fused
+        with self._program() if self._program is not None else nullcontext():
+            sol = minimize(
+                lambda x: objective(x, state),
+                solver,
+                x0,
+                proposals=proposed,
+                backward=self.backward_mode,
+                generator=generator,
+                noise=noise,
+                cost=cost,
+                trace=trace,
+            )
         actions = self.decode(sol.x, state)
         spread = getattr(getattr(sol.state, "phi", None), "sigma", None)
         return Plan(actions[..., 0, :], actions, sol.cost, sol.x, sol.trace, spread)

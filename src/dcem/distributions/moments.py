@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from dcem._checks import is_transformed
+from dcem._native import compiles_natively, kernel
+from dcem.distributions import moments_native as native
 
 try:
     from dcem.distributions import moments_triton as fused
@@ -26,6 +28,8 @@ def weighted_moments(
     # The root's slope is infinite at 0, where all samples are one point: stop just above.
     floor = least if isinstance(least, Tensor) else max(least, torch.finfo(u.dtype).tiny)
     if is_transformed():
+        if compiles_natively(u) and w.dtype == u.dtype and u.numel() > 0:
+            return _TracedMoments.apply(u, w, floor, near)
         return _plain(u, w, floor, near)
     if not isinstance(floor, Tensor) and _use_fused(u, w):
         return fused.moments(u, w, floor, near)
@@ -58,6 +62,12 @@ class _WeightedMoments(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
+        ctx.floor, ctx.near = floor, near
+        ctx.native = u.numel() > 0 and kernel("moments", u, w, floor) is not None
+        if ctx.native:
+            mean, sigma, slope = native.forward(u, w, floor, near)
+            ctx.save_for_backward(u, w, mean, slope)
+            return mean, sigma
         total = w.sum(-1, keepdim=True)
         p = (w / total).unsqueeze(-1)
         mean = (p * u).sum(-2, keepdim=True)
@@ -67,18 +77,21 @@ class _WeightedMoments(torch.autograd.Function):
         least = _least(mean, floor, near)
         sigma = torch.maximum(variance, least).sqrt_()
         ctx.save_for_backward(u, w, total, p, d, variance > least, sigma)
-        ctx.floor, ctx.near = floor, near
         return mean, sigma
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, total, p, d, above, sigma = ctx.saved_tensors
+        u, w, *more = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
             wanted = [x for x, need in zip((u, w), ctx.needs_input_grad, strict=False) if need]
             moments = _plain(u, w, ctx.floor, ctx.near)
             found = iter(torch.autograd.grad(moments, wanted, grads, create_graph=True))
             return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None, None
         gmean, gsigma = grads
+        if ctx.native:
+            mean, slope = more
+            return *native.backward(u, w, mean, slope, gmean, gsigma), None, None
+        total, p, d, above, sigma = more
         gmean = gmean.unsqueeze(-2)
         gvar = torch.where(above, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
         slope = torch.addcmul(gmean, d, gvar)
@@ -88,4 +101,19 @@ class _WeightedMoments(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             gp = slope.mul_(d).sum(-1)
             gw = (gp - (p.squeeze(-1) * gp).sum(-1, keepdim=True)).div_(total)
+        return gu, gw, None, None
+
+
+class _TracedMoments(torch.autograd.Function):
+    """The same by operators, for compilers."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
+        mean, sigma, slope = native.traced_forward(u, w, floor, near)
+        ctx.save_for_backward(u, w, mean, slope)
+        return mean, sigma
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        gu, gw = native.traced_backward(*ctx.saved_tensors, *grads)
         return gu, gw, None, None

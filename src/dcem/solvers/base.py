@@ -90,6 +90,11 @@ class Solver(ABC):
     def result(self, state: Any) -> Tensor:
         """The answer, (*B, n)."""
 
+    @property
+    def stationary(self) -> bool:
+        """Does `step` do the same in every iteration, whatever t? Then only one of them need be compiled."""
+        return False
+
     def moving(self, state: Any) -> Tensor | None:
         """Which rows (*B,) are still moving; None where the solver never stops early."""
         return None

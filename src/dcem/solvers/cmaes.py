@@ -12,7 +12,7 @@ from dcem.distributions import FullGaussian, Gaussian
 from dcem.distributions.gaussian import effective_samples, least_variance, near, rank_mu_rate
 from dcem.solvers.elites import Normalize, is_hard, scaled, slope_of_elites, soft_elites
 from dcem.solvers.sampling import SamplingSolver, SamplingState
-from dcem.solvers.schedule import over_rows
+from dcem.solvers.schedule import is_constant, over_rows
 
 
 class Paths(NamedTuple):
@@ -81,6 +81,10 @@ class CMAES(SamplingSolver):
         if not holds(self.tau, lambda x: x > 0 if learned else x >= 0):
             rule = "> 0 where it is a tensor" if learned else ">= 0"
             raise ValueError(f"CMAES: tau must be {rule}, got {torch.as_tensor(self.tau).min().item()}")
+
+    @property
+    def stationary(self) -> bool:
+        return type(self) is CMAES and is_constant(self)
 
     def samples(self, n: int) -> int:
         return 2 * math.ceil(0.75 * (4 + int(3 * math.log(n)))) if self.n_samples is None else self.n_samples

@@ -10,7 +10,7 @@ from dcem._checks import holds
 from dcem.solvers.effective import temperature_for
 from dcem.solvers.elites import Normalize, Scaling, scaled, slope_of_elites, soft_elites
 from dcem.solvers.sampling import SamplingSolver
-from dcem.solvers.schedule import Schedule, at, over_rows
+from dcem.solvers.schedule import Schedule, at, is_constant, over_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,6 +71,10 @@ class DCEM(SamplingSolver):
                 f"DCEM: ess must lie between n_elite and n_samples = {self.n_samples}, "
                 f"got {torch.as_tensor(value).tolist()}"
             )
+
+    @property
+    def stationary(self) -> bool:
+        return type(self) is DCEM and is_constant(self)
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         return soft_elites(*self._at(t, values))

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from dcem._checks import can_look
-from dcem._graph import zero_with_graph
 from dcem.topk.better_half import by_better_half
 from dcem.topk.lml import soft_topk
 from dcem.topk.standardize import standardize
@@ -33,15 +32,11 @@ def soft_elites(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling:
     """
     if scaling == "half" and not is_hard(tau):
         values, scaling = by_better_half(values), "done"
-    weights = soft_topk(-values, k, tau, scaling is True, finite_only=True)
-    if not torch.is_grad_enabled() or not values.requires_grad or not weights.requires_grad:
-        return weights
-    warmer = _warm_enough(values, k, tau, scaling)
-    if warmer is tau:
-        return weights
-    return weights.detach() + zero_with_graph(
-        soft_topk(-values, k, warmer, scaling is True, finite_only=True)
-    )
+    warmer: float | Tensor | None = None
+    if torch.is_grad_enabled() and values.requires_grad:
+        least = _warm_enough(values, k, tau, scaling)
+        warmer = None if least is tau else least
+    return soft_topk(values, k, tau, scaling is True, finite_only=True, slopes_at=warmer, lowest=True)
 
 
 def slope_of_elites(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling) -> Tensor:

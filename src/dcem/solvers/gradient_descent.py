@@ -12,7 +12,7 @@ from dcem.distributions.box import Bounds, Box, first_mean, merged
 from dcem.distributions.gaussian import check_sigma, first_sigma
 from dcem.noise import Normal
 from dcem.solvers.base import Evaluate, Record, Solver
-from dcem.solvers.schedule import Schedule, at, check_schedule
+from dcem.solvers.schedule import Schedule, at, check_schedule, is_constant
 
 
 class DescentState(NamedTuple):
@@ -68,6 +68,10 @@ class GradientDescent(Solver):
     def within(self, box: Box, steps: int = 1) -> Self:
         tiled = merged(self.box, box.tiled(steps), "clamp", "GradientDescent")
         return replace(self, bounds=(tiled.low, tiled.high))
+
+    @property
+    def stationary(self) -> bool:
+        return type(self) is GradientDescent and is_constant(self)
 
     def init(self, x0: Tensor) -> DescentState:
         x = first_mean(self.box, x0, "GradientDescent").unsqueeze(-2)

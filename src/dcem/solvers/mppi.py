@@ -9,6 +9,7 @@ from torch import Tensor
 from dcem._checks import holds
 from dcem.solvers.elites import scaled
 from dcem.solvers.sampling import SamplingSolver
+from dcem.solvers.schedule import is_constant
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +35,10 @@ class MPPI(SamplingSolver):
             )
         if not holds(temperature, lambda x: x > 0):
             raise ValueError(f"MPPI: temperature must be positive, got {temperature}")
+
+    @property
+    def stationary(self) -> bool:
+        return type(self) is MPPI and is_constant(self)
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         good = values.isfinite()

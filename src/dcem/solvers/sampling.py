@@ -7,13 +7,13 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
-from dcem._checks import all_finite, can_look
 from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
 from dcem.solvers.elites import Normalize
 from dcem.solvers.schedule import Schedule, at, check_schedule, over_rows
+from dcem.topk.standardize import gated
 
 
 class SamplingState(NamedTuple):
@@ -191,9 +191,7 @@ class SamplingSolver(Solver):
             return self.slope(values, t) * torch.linalg.vector_norm(u - mean, dim=-1)
 
         values = evaluate(x, influence)
-        weights = self.weights(values, t)
-        if weights.requires_grad:
-            weights = torch.where(_resolved(values.detach()), weights, weights.detach())
+        weights = gated(self.weights(values, t), values)
         phi = self._damped(self.fit(state.phi, u, weights), state.phi, t)
         new = self._keep_best(state._replace(phi=phi), x, values)
         if self.keep_elites:
@@ -240,19 +238,3 @@ class SamplingSolver(Solver):
             if getattr(old, name) is not None
         }
         return new._replace(phi=phi, moving=moving & moved, **best)
-
-
-_DIGITS = 100.0  # how many times their rounding values must spread for their derivatives to mean anything
-
-
-def _resolved(values: Tensor) -> Tensor:
-    """In which rows (*B, 1) do the values (*B, N) differ by more than rounding?
-
-    Where a search has converged, they do not. Gradients of a row's values sum to zero, but each grows as the
-    spread falls: in the end their rounding, times what all samples share, would be all there is.
-    """
-    if not (can_look(values) and all_finite(values)):
-        values = torch.where(values.isfinite(), values, torch.nan)
-        values = torch.where(values.isnan(), values.nanmean(-1, keepdim=True), values)
-    spread, mean = torch.std_mean(values, dim=-1, keepdim=True, correction=0)
-    return spread > _DIGITS * torch.finfo(values.dtype).eps * mean.abs()

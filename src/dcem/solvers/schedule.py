@@ -1,6 +1,8 @@
 """Settings that change from iteration to iteration, or from row to row."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +17,12 @@ def at(schedule: Schedule, t: int) -> float | Tensor:
     if callable(schedule):
         return schedule(t)
     return schedule[t] if isinstance(schedule, Sequence) else schedule
+
+
+def is_constant(settings: Any) -> bool:
+    """Is none of the fields of a solver a schedule?"""
+    values = (getattr(settings, field.name) for field in fields(settings))
+    return not any(callable(value) or isinstance(value, Sequence) for value in values)
 
 
 def check_schedule(

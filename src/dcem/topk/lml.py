@@ -11,6 +11,7 @@ Differentiating the same condition gives the derivatives: with s = y (1 - y), �
 ∂ν/∂k = 1 / Σs, so that the vector-Jacobian product for a is s ⊙ (g - <s, g> / Σs).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,8 +19,12 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from dcem._checks import all_finite, can_look, is_transformed
+from dcem._graph import zero_with_graph
+from dcem._native import compiles_natively
+from dcem.topk import lml_native as native
 from dcem.topk.dual import from_threshold, inverse, solve
 from dcem.topk.hard import hard_topk
+from dcem.topk.standardize import gated
 from dcem.topk.standardize import standardize as standardized
 
 try:
@@ -52,21 +57,53 @@ def lml(x: Tensor, k: float | Tensor, tau: float | Tensor = 1.0, dim: int = -1) 
 
 
 def soft_topk(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool = False, finite_only: bool = False
+    x: Tensor,
+    k: float | Tensor,
+    tau: float | Tensor,
+    standardize: bool = False,
+    finite_only: bool = False,
+    slopes_at: float | Tensor | None = None,
+    gate: bool = False,
+    lowest: bool = False,
 ) -> Tensor:
     """`lml` over the last dimension, unchecked; tensors k and tau end in a dimension of size 1.
 
     With `standardize`, the finite entries of every row are first brought to mean 0 and standard deviation 1,
     which makes the result invariant to shifting and scaling x. A row that is constant to rounding then gets
-    k/n everywhere. With `finite_only`, +inf gets weight zero too.
+    k/n everywhere. With `finite_only`, +inf gets weight zero too. With `slopes_at`, a temperature above tau,
+    the derivatives are those at that one. With `gate`, no gradient passes where entries differ by rounding.
+    With `lowest`, -x is meant.
     """
     if x.numel() == 0:
         return x * 0
     if x.dtype in (torch.float16, torch.bfloat16):
-        return soft_topk(x.float(), _float(k), _float(tau), standardize, finite_only).to(x.dtype)
+        k, tau, slopes_at = map(_float, (k, tau, slopes_at))
+        return soft_topk(x.float(), k, tau, standardize, finite_only, slopes_at, gate, lowest).to(x.dtype)
     if not isinstance(tau, Tensor) and tau == 0:
-        return hard_topk(x, k, finite_only)
-    if is_transformed():
+        return hard_topk(-x if lowest else x, k, finite_only)
+    flags = standardize * native.STANDARDIZE + finite_only * native.FINITE_ONLY
+    flags += gate * native.GATE + lowest * native.LOWEST
+    if finite_only and compiles_natively(x) and _numbers(slopes_at):
+        return _TracedSoftTopK.apply(x, k, tau, slopes_at, flags)
+    transformed = is_transformed()
+    if not transformed and native.serves(x, k, tau, slopes_at):
+        try:
+            return _NativeSoftTopK.apply(x, k, tau, slopes_at, flags)
+        except native.InfiniteError:
+            pass  # the long way knows what to do with such entries
+    if lowest:
+        x = -x
+    if slopes_at is not None:
+        y = soft_topk(x, k, tau, standardize, finite_only)
+        return y.detach() + zero_with_graph(soft_topk(x, k, slopes_at, standardize, finite_only, None, gate))
+    y = _soft_topk(x, k, tau, standardize, finite_only, transformed)
+    return gated(y, x) if gate else y
+
+
+def _soft_topk(
+    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool, transformed: bool
+) -> Tensor:
+    if transformed:
         return _traced(x, k, tau, standardize, finite_only)
     if fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW:
         return _FusedSoftTopK.apply(x, k, tau, standardize, finite_only)
@@ -84,9 +121,15 @@ def _ordered(x: Tensor, standardize: bool, finite_only: bool) -> Tensor:
 
 
 def _traced(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
+    x: Tensor,
+    k: float | Tensor,
+    tau: float | Tensor,
+    standardize: bool,
+    finite_only: bool,
+    lowest: bool = False,
 ) -> Tensor:
     """The soft top-k without a look at values: for compilers, function transforms and second derivatives."""
+    x = -x if lowest else x
     return _SoftTopK.apply(_ordered(x, standardize, finite_only), k, tau)[0]
 
 
@@ -164,6 +207,52 @@ class _EagerSoftTopK(torch.autograd.Function):
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None
 
 
+class _NativeSoftTopK(torch.autograd.Function):
+    """One kernel forward and one backward, on the CPU."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
+    ) -> Tensor:
+        y, z, stats = native.forward(x, k, tau, slopes_at if any(ctx.needs_input_grad) else None, flags)
+        _remember(ctx, (x, k, slopes_at or tau, None, flags), z, stats)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (x, k, tau, _, flags), (z, stats) = _recall(ctx)
+        if torch.is_grad_enabled():
+            inputs = x, k, tau, bool(flags & native.STANDARDIZE), True, bool(flags & native.LOWEST)
+            return *_differentiable_backward(ctx, g * stats[..., 2:], inputs)[:3], None, None
+        found = native.backward(g, x, z, stats, tau, flags)
+        return *_wanted(ctx.needs_input_grad, found, (x, k, tau)), None, None
+
+
+class _TracedSoftTopK(torch.autograd.Function):
+    """The same by operators, for compilers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
+    ) -> Tensor:
+        y, z, stats = native.traced_forward(x, k, tau, slopes_at, flags)
+        _remember(ctx, (x, k, slopes_at or tau, None, flags), z, stats)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (x, k, tau, _, flags), (z, stats) = _recall(ctx)
+        found = native.traced_backward(g, x, z, stats, tau, flags)
+        return *_wanted(ctx.needs_input_grad, found, (x, k, tau)), None, None
+
+
+def _wanted(needs: Sequence[bool], found: Sequence[Tensor], inputs: Sequence[Any]) -> list[Tensor | None]:
+    """The gradients that are asked for, each in the shape of its input."""
+    return [
+        g.sum_to_size(x.shape) if need else None for g, x, need in zip(found, inputs, needs, strict=False)
+    ]
+
+
 class _FusedSoftTopK(torch.autograd.Function):
     """One kernel forward and one backward, on a CUDA device."""
 
@@ -185,9 +274,9 @@ class _FusedSoftTopK(torch.autograd.Function):
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None, None
 
 
-def _differentiable_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiable_backward(ctx: Any, g: Tensor, inputs: Any = None) -> tuple[Tensor | None, ...]:
     """The gradients as functions of the inputs, for derivatives of any order."""
-    inputs = _recall(ctx)[0]
+    inputs = inputs or _recall(ctx)[0]
     wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
     found = torch.autograd.grad(_traced(*inputs), [inputs[i] for i in wanted], g, create_graph=True)
     return tuple(found[wanted.index(i)] if i in wanted else None for i in range(len(inputs)))
@@ -220,7 +309,11 @@ def _recall(ctx: Any) -> tuple[list[Any], list[Any]]:
     return inputs, list(saved[n:])
 
 
-def _float(value: float | Tensor) -> float | Tensor:
+def _numbers(*values: Any) -> bool:
+    return not any(isinstance(value, Tensor) for value in values)
+
+
+def _float(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) else value
 
 

@@ -5,7 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from dcem._checks import can_look
+from dcem._checks import all_finite, can_look
+
+DIGITS = 100.0  # how many times their rounding values must spread for their derivatives to mean anything
 
 
 def standardize(x: Tensor, good: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -48,3 +50,26 @@ def _standardize_row(x: Tensor) -> tuple[Tensor, Tensor]:
     informative = norm > max(4 * limits.eps * abs(mean), limits.tiny) * math.sqrt(n)
     inv = math.sqrt(n) / norm if informative else 0.0
     return d * inv, x.new_full((*x.shape[:-1], 1), inv)
+
+
+def resolved(values: Tensor) -> Tensor:
+    """In which rows (*B, 1) do the values (*B, N) differ by more than rounding?
+
+    Where a search has converged, they do not. Gradients of a row's values sum to zero, but each grows as the
+    spread falls: in the end their rounding, times what all samples share, would be all there is.
+    """
+    if not (can_look(values) and all_finite(values)):
+        values = torch.where(values.isfinite(), values, torch.nan)
+        values = torch.where(values.isnan(), values.nanmean(-1, keepdim=True), values)
+    spread, mean = torch.std_mean(values, dim=-1, keepdim=True, correction=0)
+    return spread > DIGITS * torch.finfo(values.dtype).eps * mean.abs()
+
+
+def gated(weights: Tensor, values: Tensor) -> Tensor:
+    """The weights of values, with gradients only where the values are `resolved`."""
+    if not weights.requires_grad:
+        return weights
+    open_rows = resolved(values.detach())
+    if can_look(open_rows) and bool(open_rows.all()):
+        return weights
+    return torch.where(open_rows, weights, weights.detach())

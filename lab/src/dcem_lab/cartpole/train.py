@@ -149,7 +149,9 @@ def train(members: Sequence[Member], config: Training, run: Run) -> None:
         optimizer.step([torch.where(finite.view(-1, 1, 1), g, 0.0) for g in gradients])
         totals.add_(torch.stack([cost.detach(), torch.where(finite, norm, 0.0)]))
 
-    captured = capture(update, changes=[*parameters, *optimizer.buffers(), totals], generator=generator)
+    captured = capture(
+        update, changes=[*parameters, *optimizer.buffers(), totals], generator=generator, compile=False
+    )
     state: dict[str, Any] = {
         "decoders": stack,
         "best": best,

@@ -121,7 +121,7 @@ def run(config: Config, run: Run) -> None:
     optimizer = MemberAdam(list(energy.parameters()), config.lr, config.clip).to(device)
     plateau = Plateau(config.seeds, config.patience).to(device)
     update = Update(config, model, optimizer, generator)
-    measure = capture(lambda x: model(x, generator=generator), generator=generator)
+    measure = capture(lambda x: model(x, generator=generator), generator=generator, compile=False)
     batch = {"index": torch.zeros(config.seeds, config.batch, 1, dtype=torch.long)}
     state: dict[str, Restorable] = {
         "energy": energy,
@@ -184,7 +184,7 @@ class Update:
     def __init__(self, config: Config, model: Argmin, optimizer: MemberAdam, generator: Generator) -> None:
         self.config, self.model, self.optimizer, self.generator = config, model, optimizer, generator
         changes = [*model.parameters(), *optimizer.buffers()]
-        self._captured = capture(self.update, changes=changes, generator=generator)
+        self._captured = capture(self.update, changes=changes, generator=generator, compile=False)
 
     def __call__(self, x: Tensor, y: Tensor) -> None:
         self._captured(x, y)

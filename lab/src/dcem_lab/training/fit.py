@@ -55,7 +55,9 @@ class Fit(ABC):
         self._names: list[str] = []
         self._totals = torch.zeros(0, device=self._parameters[0].device)
         self.updates = self._updates_read = 0
-        self._captured = capture(self._update, parameters=self._parameters, generator=generator, eager=3)
+        self._captured = capture(
+            self._update, parameters=self._parameters, generator=generator, eager=3, compile=False
+        )
 
     @abstractmethod
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:

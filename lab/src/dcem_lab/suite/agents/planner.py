@@ -191,7 +191,7 @@ class Planner:
         if config.iterations:
             self._mpc = config.mpc(model, self._imagination, held, guide=self._guide)
         self._generator, self._by_policy = generator, by_policy
-        self._plan = capture(self._solve, generator=generator)
+        self._plan = capture(self._solve, generator=generator, compile=False)
 
     def __call__(self, states: Tensor, noise: Tensor | None = None) -> Tensor:
         """Model states (E, S) → the actions (E, m) to take now.

@@ -1,0 +1,143 @@
+"""The iterations of a solve as one compiled program, on the CPU.
+
+One iteration is traced and compiled, objective included, and stands in the program T times. Noise is drawn
+before, so that the numbers are those of an uncompiled solve with the same generator.
+"""
+
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from dcem._checks import is_transformed
+from dcem.backward import Backward
+from dcem.solvers import Record, Solver
+from dcem.solvers.base import Evaluate, Influence
+
+Objective = Callable[[Tensor], Tensor]
+_chosen: ContextVar["Program | None"] = ContextVar("dcem_program", default=None)
+
+# Random numbers of the objective are torch's own; what guards have checked is not checked again.
+HOW: dict[str, Any] = {
+    "backend": "inductor",
+    "options": {"fallback_random": True, "size_asserts": False, "alignment_asserts": False},
+}
+
+
+class Program:
+    """Compiled iterations, for every shape and objective that comes along."""
+
+    def __init__(self) -> None:
+        self._compiled: Any = None
+        self._ways = [True, False]  # with an iteration as a region of its own, else all of them in a row
+
+    def __reduce__(self) -> tuple[type["Program"], tuple[()]]:
+        return Program, ()  # whoever unpickles it compiles anew
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Run the solves inside by this program."""
+        token = _chosen.set(self)
+        try:
+            yield
+        finally:
+            _chosen.reset(token)
+
+    def run(
+        self,
+        f: Objective,
+        solver: Solver,
+        backward: Backward,
+        state: Any,
+        noise: Sequence[Tensor | None] | Tensor,
+        trace: bool,
+    ) -> tuple[Any, list[Record]] | None:
+        """The last state and the records; None where the objective cannot be compiled, after a warning."""
+        if self._compiled is None:
+            # torch counts the versions of a function by its code: by a copy, those of one program alone.
+            own = types.FunctionType(_iterate.__code__.replace(), _iterate.__globals__, "iterate")
+            self._compiled = torch.compile(own, fullgraph=True, **HOW)
+        while self._ways:
+            nested = self._ways[0] and solver.stationary and not trace
+            try:
+                state, records = self._compiled(f, solver, backward, state, tuple(noise), trace, nested)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                self._ways.pop(0)
+                reason = next(
+                    (line for line in str(error).splitlines() if line.strip()), type(error).__name__
+                )
+            else:
+                return state, [record._replace(iteration=t) for t, record in enumerate(records)]
+            if not self._ways:
+                message = f"dcem: solves run as they are, since torch cannot compile them: {reason}"
+                warnings.warn(message, stacklevel=4)
+        return None
+
+
+def chosen(x0: Tensor) -> Program | None:
+    """The program to solve from x0 with, if any."""
+    program = _chosen.get()
+    if program is None or x0.device.type != "cpu" or is_transformed():
+        return None
+    return program
+
+
+def _iterate(
+    f: Objective,
+    solver: Solver,
+    backward: Backward,
+    state: Any,
+    noise: tuple[Tensor | None, ...],
+    trace: bool,
+    nested: bool,
+) -> tuple[Any, list[Record]]:
+    records: list[Record] = []
+    # x0 may be a view of what the objective depends on, which no region takes.
+    state = pytree.tree_map_only(Tensor, Tensor.clone, state)
+    for t, epsilon in enumerate(noise):
+
+        def step(state: Any, epsilon: Tensor | None, t: int = t) -> tuple[Any, Record | None]:
+            if not nested:
+                return solver.step(_evaluating(f, backward), state, epsilon, t)
+            leaves, structure = pytree.tree_flatten(state)
+            return pytree.tree_unflatten(
+                _region(f, solver, backward, structure, epsilon, *leaves), structure
+            ), None
+
+        state, record = backward.wrap(step, t, len(noise))(state, epsilon)
+        if trace:
+            records.append(record)
+    return state, records
+
+
+@torch.compiler.nested_compile_region
+def _region(
+    f: Objective,
+    solver: Solver,
+    backward: Backward,
+    structure: Any,
+    epsilon: Tensor | None,
+    *leaves: Tensor | None,
+) -> list[Tensor | None]:
+    """One iteration, compiled once for all that do the same.
+
+    Its states are taken apart: nothing but tensors may go in and come out, and none come out that went in.
+    """
+    state = pytree.tree_unflatten(leaves, structure)
+    new, _ = solver.step(_evaluating(f, backward), state, epsilon, 0)
+    return [
+        x.clone() if any(x is y for y in leaves) and x is not None else x for x in pytree.tree_leaves(new)
+    ]
+
+
+def _evaluating(f: Objective, backward: Backward) -> Evaluate:
+    def evaluate(x: Tensor, influence: Influence) -> Tensor:
+        return backward.evaluate(f, x, influence)
+
+    return evaluate

@@ -1,0 +1,124 @@
+"""The C++ kernels of `native.cpp`, built at first use: a second once, and nothing where there is no compiler.
+
+`library()` is None where they cannot be had, and everything then runs in plain torch, as it does on other
+devices and inside transforms. The environment variable DCEM_NATIVE=0 asks for that.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SOURCE = Path(__file__).with_name("native.cpp")
+_PARALLEL = 32_768  # numbers of work below which more threads cost more than they save, as torch has it
+_DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+_PLAIN = (Tensor, nn.Parameter)
+_POINTER, _INT, _LONG, _REAL = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
+_ARGUMENTS = {
+    "soft_topk": [_LONG] * 2
+    + [_POINTER, _REAL, _POINTER, _REAL, _POINTER, _REAL, _INT, _REAL, _INT]
+    + [_POINTER] * 3,
+    "soft_topk_backward": [_LONG] * 2 + [_POINTER] * 4 + [_REAL, _POINTER] + [_INT] * 2 + [_POINTER] * 3,
+    "moments": [_LONG] * 3 + [_POINTER] * 2 + [_REAL, _POINTER, _REAL, _INT] + [_POINTER] * 3,
+    "moments_backward": [_LONG] * 3 + [_POINTER] * 6 + [_INT] + [_POINTER] * 2,
+}
+OPERATORS = torch.library.Library("dcem", "FRAGMENT")  # the kernels under names that compilers know
+
+
+def kernel(name: str, *tensors: Any) -> Any:
+    """The kernel for these tensors; None where one of them is not a plain tensor on the CPU, of one dtype.
+
+    Not for calls inside transforms, whose tensors are plain only on the outside.
+    """
+    dtype = tensors[0].dtype
+    for x in tensors:
+        if isinstance(x, Tensor) and not (type(x) in _PLAIN and x.dtype is dtype and x.is_cpu):
+            return None
+    return kernels().get((name, dtype))
+
+
+def compiles_natively(x: Tensor) -> bool:
+    """Inside `torch.compile`, and in no other transform: is there a kernel for tensors like x?"""
+    if torch._C._are_functorch_transforms_active() or not torch.compiler.is_dynamo_compiling():
+        return False
+    return x.device.type == "cpu" and x.dtype in _DTYPES and available()
+
+
+@torch.compiler.assume_constant_result
+def available() -> bool:
+    return bool(kernels())
+
+
+def pointer(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
+def threads(x: Tensor) -> int:
+    """How many to work on x with."""
+    return 1 if x.numel() < _PARALLEL else torch.get_num_threads()
+
+
+@functools.cache
+def kernels() -> dict[tuple[str, torch.dtype], Any]:
+    """Every kernel by its name and dtype; none where they cannot be had."""
+    found = library()
+    if found is None:
+        return {}
+    table = {}
+    for name, arguments in _ARGUMENTS.items():
+        for dtype, suffix in _DTYPES.items():
+            function = getattr(found, f"{name}_{suffix}")
+            function.argtypes = arguments
+            table[name, dtype] = function
+    return table
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
+    if os.environ.get("DCEM_NATIVE") == "0" or compiler is None or not hasattr(os, "getuid"):
+        return None
+    instructions = ["-mavx2", "-mfma"] if "AVX" in torch.backends.cpu.get_cpu_capability() else []
+    options = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", *instructions]
+    name = hashlib.sha256(SOURCE.read_bytes() + f"{compiler}{options}".encode()).hexdigest()[:16]
+    try:
+        path = _own_folder() / f"native-{name}.so"
+        # Threads by OpenMP are torch's own, which is loaded by now; without it, one thread serves.
+        if not path.exists() and not any(_build(compiler, [*options, *more], path) for more in _OPENMP):
+            return None
+        return ctypes.CDLL(str(path))
+    except OSError:
+        return None
+
+
+_OPENMP = (["-fopenmp"], ["-fopenmp-simd"])
+
+
+def _own_folder() -> Path:
+    """A folder for what was built that nobody else can write to; OSError where there is none."""
+    folder = Path(tempfile.gettempdir()) / f"dcem-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{folder} is not only ours")
+    return folder
+
+
+def _build(compiler: str, options: list[str], path: Path) -> bool:
+    """Build into `path`, whole or not at all, whoever else does the same at the same time."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        built = Path(folder) / path.name
+        command = [compiler, *options, "-shared", "-fPIC", str(SOURCE), "-o", str(built)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            return False
+        os.replace(built, path)
+    return True

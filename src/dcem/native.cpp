@@ -1,0 +1,379 @@
+// What lies between two evaluations of the objective, for the CPU: the soft top-k of rows, the moments of
+// weighted samples, and their derivatives. Each row is worked on by one thread, start to end, while it is in
+// the cache; `dcem/_native.py` builds this file and calls it. The formulas are those of `topk/lml.py`,
+// `topk/dual.py`, `topk/standardize.py` and `distributions/moments.py`, which serve where this does not.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace {
+
+using std::int64_t;
+
+inline double exponential(double x) { return std::exp(x); }
+
+// exp to two units in the last place, in a form that compilers turn into vector instructions.
+inline float exponential(float at) {
+  const float x = std::min(std::max(at, -87.0f), 88.0f);
+  const float shifted = x * 1.44269504f + 12582912.0f;  // adding 1.5 · 2^23 rounds to an integer
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const std::int32_t bits = (static_cast<std::int32_t>(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return at < -87.0f ? 0.0f : at > 88.0f ? std::numeric_limits<float>::infinity() : p * power;
+}
+
+template <class T> inline T sigmoid(T z) { return T(1) / (T(1) + exponential(-z)); }
+
+constexpr int64_t kBlock = 256;
+
+// Σ term(i), added up in blocks so that long rows keep their digits.
+template <class A, class F> double sum(int64_t n, F term) {
+  double total = 0;
+  for (int64_t start = 0; start < n; start += kBlock) {
+    const int64_t end = std::min(n, start + kBlock);
+    A part = 0;
+#pragma omp simd reduction(+ : part)
+    for (int64_t i = start; i < end; i++) part += term(i);
+    total += part;
+  }
+  return total;
+}
+
+template <class T> constexpr double small_step() { return sizeof(T) == 4 ? 3e-4 : 1e-8; }
+
+// Newton's method on logit(mean σ(a + ν)), from the moments of a = (x - mean) scale; false for steep rows.
+template <class T>
+bool solve_smooth(int64_t n, const T* x, double mean, double scale, double spread, double k, T* z) {
+  if (!(spread * scale <= 4)) return false;
+  const double target = std::log(k / (n - k));
+  double nu = target * std::sqrt(1 + 0.39269908169872414 * spread * spread * scale * scale);
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) z[i] = T((x[i] - mean) * scale);
+  for (int iteration = 0; iteration < 7; iteration++) {
+    const T shift = T(nu);
+    double total = 0, squares = 0;
+    for (int64_t start = 0; start < n; start += kBlock) {
+      const int64_t end = std::min(n, start + kBlock);
+      T part = 0, part_squares = 0;
+#pragma omp simd reduction(+ : part, part_squares)
+      for (int64_t i = start; i < end; i++) {
+        const T y = sigmoid(z[i] + shift);
+        part += y;
+        part_squares += y * y;
+      }
+      total += part;
+      squares += part_squares;
+    }
+    const double m = total / n, slope = m - squares / n;
+    if (!(m < 1 && slope > m / 16)) return false;
+    const double step = (std::log(m / (1 - m)) - target) * m * (1 - m) / slope;
+    nu -= step;
+    if (std::abs(step) > small_step<T>()) continue;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) z[i] += T(nu);
+    return true;
+  }
+  return false;
+}
+
+// Newton's method from the threshold of the hard top-k, for rows of any kind: `from_threshold` in dual.py.
+template <class T>
+void solve_steep(int64_t n, const T* x, double inv, double k, T* z, T* scratch) {
+  T *near = scratch, *share = scratch + n;
+  const int64_t first = static_cast<int64_t>(std::ceil(k));
+  std::copy(x, x + n, near);
+  std::nth_element(near, near + first - 1, near + n, [](T a, T b) { return a > b; });
+  const T upper = near[first - 1];
+  const T lower = first == std::floor(k) ? *std::max_element(near + first, near + n) : upper;
+  int64_t chosen = 0, tied = 0;
+  for (int64_t i = 0; i < n; i++) chosen += x[i] > lower, tied += x[i] == lower;
+  const T tied_share = T((k - chosen) / tied);
+  const double half = (double(upper) - double(lower)) * inv / 2;
+  for (int64_t i = 0; i < n; i++) {
+    const bool above = x[i] > lower;
+    const T distance = T(std::abs(double(x[i]) - (above ? upper : lower)) * inv);
+    share[i] = above ? T(1) : x[i] == lower ? tied_share : T(0);
+    near[i] = exponential(-distance);
+    z[i] = above ? distance : -distance;
+  }
+  double nu = 0;
+  for (int iteration = 0; iteration < 8; iteration++) {
+    const T up = T(std::exp(nu - half)), down = T(std::exp(-nu - half));
+    double got = 0, got_slope = 0, lacks = 0, lacks_slope = 0;
+#pragma omp simd reduction(+ : got, got_slope, lacks, lacks_slope)
+    for (int64_t i = 0; i < n; i++) {
+      const T r = T(1) / (T(1) + near[i] * up), q = T(1) / (T(1) + near[i] * down);
+      const T g = (T(1) - share[i]) * near[i] * r, l = share[i] * near[i] * q;
+      got += g;
+      got_slope += g * r;
+      lacks += l;
+      lacks_slope += l * q;
+    }
+    const double step =
+        (std::log(got) - std::log(lacks) + 2 * nu) / (got_slope / got + lacks_slope / lacks);
+    nu -= step;
+    if (std::abs(step) <= small_step<T>()) break;
+  }
+  for (int64_t i = 0; i < n; i++) z[i] = T(nu + (x[i] > lower ? half + z[i] : z[i] - half));
+}
+
+// Entries that are not finite take no part: they are left out before, and filled in after.
+template <class T> int64_t count_finite(int64_t n, const T* x) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++) count += std::isfinite(x[i]);
+  return count;
+}
+
+template <class T> void leave_out(int64_t n, const T* x, const T* from, T* to, T sign = 1) {
+  for (int64_t i = 0; i < n; i++)
+    if (std::isfinite(x[i])) *to++ = sign * from[i];
+}
+
+template <class T> void fill_in(int64_t n, const T* x, int64_t count, T* values, T filler) {
+  for (int64_t i = n - 1; i >= 0; i--) values[i] = std::isfinite(x[i]) ? values[--count] : filler;
+}
+
+enum Flags { kStandardize = 1, kFiniteOnly = 2, kGate = 4, kLowest = 8 };  // kLowest: of -x
+constexpr int kStats = 3;  // mean, 1 / std, and whether gradients pass
+
+// y (rows, n), z (rows, n) at the higher of the two temperatures, and the statistics of every row.
+// 1 where an entry is +inf and has a place in the order: then nothing is done.
+template <class T>
+int soft_topk(int64_t rows, int64_t n, const T* x, double k, const T* ks, double tau, const T* taus,
+              double slope_tau, int flags, double digits, int threads, T* y, T* z, T* stats) {
+  const T infinity = std::numeric_limits<T>::infinity(), sign = flags & kLowest ? -1 : 1;
+  if (!(flags & kFiniteOnly) && std::count(x, x + rows * n, sign * infinity)) return 1;
+  const double tiny = std::numeric_limits<T>::min(), eps = std::numeric_limits<T>::epsilon();
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    std::vector<T> scratch(3 * n);
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++) {
+      const T* xr = x + row * n;
+      T *yr = y + row * n, *zr = z + row * n;
+      const int64_t count = count_finite(n, xr);
+      const bool copied = count < n || (flags & kLowest);
+      if (copied) leave_out(n, xr, xr, scratch.data(), sign);
+      const T* xs = copied ? scratch.data() : xr;
+      const double divisor = std::max<int64_t>(count, 1);
+      const double mean = sum<double>(count, [=](int64_t i) { return double(xs[i]); }) / divisor;
+      const T centre = T(mean);
+      const double spread = std::sqrt(
+          sum<double>(count, [=](int64_t i) { const double d = double(xs[i]) - centre; return d * d; }) / divisor);
+      const bool informative = spread > std::max(4 * eps * std::abs(mean), tiny);
+      const double scale = !(flags & kStandardize) ? 1 : informative ? 1 / spread : 0;
+      T* out = stats + kStats * row;
+      out[0] = centre;
+      out[1] = T(scale);
+      out[2] = !(flags & kGate) || spread > digits * eps * std::abs(mean);
+      const double kr = ks ? ks[row] : k, tr = taus ? taus[row] : tau;
+      const auto solve = [&](double tau) {
+        const double inv = std::min(scale / std::max(tau, tiny), 1 / tiny);
+        if (kr >= count) std::fill(zr, zr + count, infinity);
+        else if (!solve_smooth(count, xs, centre, inv, spread, kr, zr))
+          solve_steep(count, xs, inv, kr, zr, scratch.data() + n);
+      };
+      solve(tr);
+#pragma omp simd
+      for (int64_t i = 0; i < count; i++) yr[i] = sigmoid(zr[i]);
+      if (slope_tau > tr) solve(slope_tau);
+      if (count < n) {
+        fill_in(n, xr, count, yr, T(0));
+        fill_in(n, xr, count, zr, -infinity);
+      }
+    }
+  }
+  return 0;
+}
+
+// The gradients of x and, where asked for, of k and tau, a row each.
+template <class T>
+void soft_topk_backward(int64_t rows, int64_t n, const T* x, const T* g, const T* z, const T* stats, double tau,
+                        const T* taus, int flags, int threads, T* gx, T* gk, T* gtau) {
+  const double tiny = std::numeric_limits<T>::min();
+  const T sign = flags & kLowest ? -1 : 1;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    std::vector<T> scratch(3 * n);
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++) {
+      const T *xr = x + row * n, *gr = g + row * n, *zr = z + row * n;
+      T* out = gx + row * n;
+      const int64_t count = count_finite(n, xr);
+      if (count < n) {
+        T* parts = scratch.data();
+        leave_out(n, xr, gr, parts + n);
+        leave_out(n, xr, zr, parts + 2 * n);
+        leave_out(n, xr, xr, parts, sign);
+        gr = parts + n, zr = parts + 2 * n;
+      }
+      if (count == n && sign < 0) leave_out(n, xr, xr, scratch.data(), sign);
+      const T* xs = count < n || sign < 0 ? scratch.data() : xr;
+      T least = std::numeric_limits<T>::infinity();
+      for (int64_t i = 0; i < count; i++) least = std::min(least, std::abs(zr[i]));
+      if (gk) gk[row] = 0;
+      if (gtau) gtau[row] = 0;
+      if (std::isinf(least) || !stats[kStats * row + 2]) {  // decided once and for all, or rounding
+        std::fill(out, out + n, T(0));
+        continue;
+      }
+      // s = y (1 - y) is e^-|z| / (1 + e^-|z|)², here relative to the largest, so that it never underflows.
+      const T peak = exponential(-least);
+      T total = 0, product = 0;
+#pragma omp simd reduction(+ : total, product)
+      for (int64_t i = 0; i < count; i++) {
+        const T relative = exponential(least - std::abs(zr[i])), below = T(1) + peak * relative;
+        out[i] = relative / (below * below);
+        total += out[i];
+        product += out[i] * gr[i];
+      }
+      const T mean_g = product / total;
+      const double mean = stats[kStats * row], inv_std = stats[kStats * row + 1];
+      const T inv = T(1 / std::min(std::max(taus ? double(taus[row]) : tau, tiny), 1 / tiny));
+      if (gk) gk[row] = mean_g;
+      T with_z = 0, with_u = 0;
+#pragma omp simd reduction(+ : with_z, with_u)
+      for (int64_t i = 0; i < count; i++) {
+        const T ga = out[i] * peak * (gr[i] - mean_g);
+        with_z += ga * (std::isinf(zr[i]) ? T(0) : zr[i]);
+        out[i] = ga * inv;
+        with_u += out[i] * T((xs[i] - mean) * inv_std);
+      }
+      if (gtau) gtau[row] = -with_z * inv;
+      if (flags & kStandardize) {
+        // A shift of the row changes nothing: hold that exactly, since what is left is divided by the spread,
+        // and multiplied by whatever all entries share.
+        const T along = with_u / count;
+        T rest = 0;
+#pragma omp simd reduction(+ : rest)
+        for (int64_t i = 0; i < count; i++) {
+          out[i] -= T((xs[i] - mean) * inv_std) * along;
+          rest += out[i];
+        }
+        const T shift = rest / count;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) out[i] = (out[i] - shift) * T(inv_std);
+      }
+      if (sign < 0)
+        for (int64_t i = 0; i < count; i++) out[i] = -out[i];
+      if (count < n) fill_in(n, xr, count, out, T(0));
+    }
+  }
+}
+
+// mean and sigma (rows, n) of samples u (rows, N, n), and ∂σ/∂variance, which is 0 on the floor.
+template <class T>
+void moments(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double floor, const T* floors,
+             double near, int threads, T* mean, T* sigma, T* slope) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    std::vector<double> scratch(n);
+    double* sums = scratch.data();
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++) {
+      const T *ur = u + row * N * n, *wr = w + row * N;
+      T *mr = mean + row * n, *sr = sigma + row * n, *dr = slope + row * n;
+      double total = 0;
+      for (int64_t i = 0; i < N; i++) total += wr[i];
+      std::fill(sums, sums + n, 0.0);
+      for (int64_t i = 0; i < N; i++) {
+        const double p = wr[i] / total;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) sums[j] += p * ur[i * n + j];
+      }
+      for (int64_t j = 0; j < n; j++) mr[j] = T(sums[j]);
+      std::fill(sums, sums + n, 0.0);
+      for (int64_t i = 0; i < N; i++) {
+        const double p = wr[i] / total;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) {
+          const double d = ur[i * n + j] - mr[j];
+          sums[j] += p * d * d;
+        }
+      }
+      for (int64_t j = 0; j < n; j++) {
+        const double close = near * mr[j];
+        const double least = (floors ? double(floors[row * n + j]) : floor) + close * close;
+        sr[j] = T(std::sqrt(std::max(sums[j], least)));
+        if (std::isnan(sums[j])) sr[j] = T(sums[j]);
+        dr[j] = sums[j] > least ? T(0.5) / sr[j] : T(0);
+      }
+    }
+  }
+}
+
+// With d = u - mean and p = w / Σw: gu = p (gmean + 2 d gvar), gw = (d gmean + (d² - var) gvar) / Σw.
+template <class T>
+void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T* mean, const T* slope,
+                      const T* gmean, const T* gsigma, int threads, T* gu, T* gw) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    std::vector<T> scratch(n + N);
+    T *gvar = scratch.data(), *gp = gvar + n;
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++) {
+      const T *ur = u + row * N * n, *wr = w + row * N, *mr = mean + row * n, *gm = gmean + row * n;
+      double total = 0;
+      for (int64_t i = 0; i < N; i++) total += wr[i];
+      for (int64_t j = 0; j < n; j++) gvar[j] = gsigma[row * n + j] * slope[row * n + j];
+      for (int64_t i = 0; i < N; i++) {
+        const T p = T(wr[i] / total);
+        const T* ui = ur + i * n;
+        T along = 0;
+#pragma omp simd reduction(+ : along)
+        for (int64_t j = 0; j < n; j++) {
+          const T d = ui[j] - mr[j];
+          along += d * (gm[j] + d * gvar[j]);
+        }
+        gp[i] = along;
+        if (!gu) continue;
+        T* out = gu + (row * N + i) * n;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) out[j] = p * (gm[j] + 2 * (ui[j] - mr[j]) * gvar[j]);
+      }
+      if (!gw) continue;
+      double average = 0;
+      for (int64_t i = 0; i < N; i++) average += wr[i] / total * gp[i];
+      for (int64_t i = 0; i < N; i++) gw[row * N + i] = T((gp[i] - average) / total);
+    }
+  }
+}
+
+}  // namespace
+
+#define INSTANCES(T, NAME)                                                                                  \
+  extern "C" int soft_topk_##NAME(int64_t rows, int64_t n, const T* x, double k, const T* ks, double tau,   \
+                                  const T* taus, double slope_tau, int flags, double digits, int threads,   \
+                                  T* y, T* z, T* stats) {                                                   \
+    return soft_topk(rows, n, x, k, ks, tau, taus, slope_tau, flags, digits, threads, y, z, stats);         \
+  }                                                                                                         \
+  extern "C" void soft_topk_backward_##NAME(int64_t rows, int64_t n, const T* x, const T* g, const T* z,    \
+                                            const T* stats, double tau, const T* taus, int flags,           \
+                                            int threads, T* gx, T* gk, T* gtau) {                           \
+    soft_topk_backward(rows, n, x, g, z, stats, tau, taus, flags, threads, gx, gk, gtau);                   \
+  }                                                                                                         \
+  extern "C" void moments_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double floor,  \
+                                 const T* floors, double near, int threads, T* mean, T* sigma, T* slope) {  \
+    moments(rows, N, n, u, w, floor, floors, near, threads, mean, sigma, slope);                            \
+  }                                                                                                         \
+  extern "C" void moments_backward_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w,       \
+                                          const T* mean, const T* slope, const T* gmean, const T* gsigma,   \
+                                          int threads, T* gu, T* gw) {                                      \
+    moments_backward(rows, N, n, u, w, mean, slope, gmean, gsigma, threads, gu, gw);                        \
+  }
+
+INSTANCES(float, float32)
+INSTANCES(double, float64)
