@@ -49,7 +49,9 @@ def test_its_derivative_in_the_parameters_is_that_of_the_argmin(solver):
 
 
 @pytest.mark.usefixtures("double")
-@pytest.mark.parametrize("solver", [DCEM(n_samples=12, n_elite=4, n_iters=3), GradientDescent(n_iters=3)])
+@pytest.mark.parametrize(
+    "solver", [DCEM(n_samples=12, n_elite=4, n_iters=3, tau=1.0), GradientDescent(n_iters=3)]
+)
 def test_gradients_are_those_of_finite_differences(solver):
     noise = torch.randn(3, 2, 12, 1) if isinstance(solver, DCEM) else None
 
