@@ -1,6 +1,6 @@
 """Few-shot regression with a context found by search: one network, ten points of a new sine, an argmin.
 
-    python examples/meta_learning.py [FOLDER]        # writes meta_learning.{csv,png}, by default to out/examples
+    python examples/meta_learning.py [FOLDER]        # writes out/examples/meta_learning.{csv,png}
 
 A network y(x, z) fits a whole family of sines; z says which one. For a new sine, z is the argmin of the error
 on its ten points, and training backpropagates through that argmin, as CAVIA does (Zintgraf et al., 2019).
@@ -22,9 +22,16 @@ from torch import Generator, Tensor, nn
 import dcem
 
 CONTEXT = 4  # numbers in z
-SOLVERS = {
+SOLVERS = {  # each with its own settings learned
     "gradient steps": lambda: dcem.GradientDescent(n_iters=5, learning_rate=dcem.Positive(0.1)),
-    "DCEM": lambda: dcem.DCEM(n_samples=16, n_elite=3, n_iters=5, tau=0.5),
+    "DCEM": lambda: dcem.DCEM(
+        n_samples=24,
+        n_elite=3,
+        n_iters=6,
+        tau=dcem.PerIteration(dcem.Positive(torch.full((6,), 0.2))),
+        distribution=dcem.Gaussian(sigma=dcem.Positive(1.0)),
+        noise=dcem.noise.Antithetic(),
+    ),
 }
 
 
