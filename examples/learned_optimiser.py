@@ -5,7 +5,8 @@
 A differentiable search passes gradients to its own settings. Here they are learned for a family of problems,
 swing-ups from random states: the first spread of each of 20 forces, and for each of ten iterations the
 temperature, the number of elites, how much of the last distribution to keep, and a factor on the spread. The
-loss is the cost of the plan that comes out.
+loss is the cost of the plan that comes out. Full CEM is 1,000 samples, 100 elites and ten iterations; with ten
+elites and as many samples it is far better still, and out of reach for this one.
 """
 
 from pathlib import Path
@@ -28,11 +29,9 @@ def controller(solver: dcem.Solver) -> dcem.MPC:
     return dcem.MPC(Cartpole(), HORIZON, -100.0, 100.0, solver=solver)
 
 
-def cem(n_samples: int) -> dcem.MPC:
+def cem(n_samples: int, n_elite: int) -> dcem.MPC:
     spread = dcem.Gaussian(sigma=50.0)
-    return controller(
-        dcem.DCEM(n_samples=n_samples, n_elite=n_samples // 10, n_iters=T, tau=0, distribution=spread)
-    )
+    return controller(dcem.DCEM(n_samples=n_samples, n_elite=n_elite, n_iters=T, tau=0, distribution=spread))
 
 
 def learner() -> dcem.MPC:
@@ -74,13 +73,14 @@ def learn(mpc: dcem.MPC, steps: int) -> list[tuple[int, float]]:
 def main(steps: int = 200, folder: Path = Path("out/examples")) -> Path:
     mpc = learner()
     curve = learn(mpc, steps)
-    lines = {f"CEM, {n * T:,} trajectories": cost(cem(n)) for n in (N, 10 * N)}
+    budgets = {"CEM": (N, 10), "full CEM": (10 * N, 100), "full CEM, ten elites": (10 * N, 10)}
+    lines = {f"{name}, {n * T:,} trajectories": cost(cem(n, k)) for name, (n, k) in budgets.items()}
     fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     left.plot(*zip(*curve, strict=True), "C0", lw=2, label=f"learned, {N * T:,} trajectories")
     for i, (name, value) in enumerate(lines.items()):
         left.axhline(value, color=f"C{i + 1}", ls="--", label=name)
-        print(f"{name:26} cost {value:6.2f}")
-    print(f"learned, {N * T:,} trajectories {'':1} cost {curve[-1][1]:6.2f}")
+        print(f"{name:42} cost {value:6.2f}")
+    print(f"{f'learned, {N * T:,} trajectories':42} cost {curve[-1][1]:6.2f}")
     left.set(xlabel="update", ylabel="cost of a plan")
     left.legend()
     for name in ("tau", "smoothing", "widen"):
