@@ -5,8 +5,8 @@
 A differentiable search passes gradients to its own settings. Here they are learned for a family of problems,
 swing-ups from random states: the first spread of each of 20 forces, and for each of ten iterations the
 temperature, the number of elites, how much of the last distribution to keep, and a factor on the spread. The
-loss is the cost of the plan that comes out. Full CEM is 1,000 samples, 100 elites and ten iterations; with ten
-elites and as many samples it is far better still, and out of reach for this one.
+loss is the cost of the plan that comes out. Full CEM is 1,000 samples, 100 elites and ten iterations. With
+ten elites of as many samples it is far better still, and out of reach for this one.
 """
 
 from pathlib import Path
