@@ -84,7 +84,7 @@ def test_every_setting_of_the_search_is_learned():
         assert moved >= value.numel() - ("widen" in name), name  # nothing is sampled after the last widening
 
 
-@pytest.mark.parametrize("name", ["gradient steps", "DCEM"])
+@pytest.mark.parametrize("name", ["gradient steps", "DCEM", "DCEM with learned settings"])
 def test_the_context_is_fitted_to_the_points(name):
     """Beside z = 0, on the points it was fitted to, before anything is learned."""
     example = load("meta_learning")
@@ -101,7 +101,7 @@ def test_the_meta_learners_numbers_are_written_for_every_seed(tmp_path):
     assert rows[0] == "solver,seed,step,error"
     assert [row.split(",")[:3] for row in rows[1:]] == [
         [name, str(seed), str(step)]
-        for name in ("gradient steps", "DCEM")
+        for name in ("gradient steps", "DCEM", "DCEM with learned settings")
         for seed in range(2)
         for step in (1, 2)
     ]
