@@ -49,21 +49,21 @@ def test_interpolation_by_hand(kind, count, horizon):
 def test_as_many_knots_as_steps_are_the_actions(kind):
     actions = torch.randn(4, 6, 2, dtype=D)
     torch.testing.assert_close(Knots(6, kind).actions(actions, 6), actions)
-    torch.testing.assert_close(Knots(6, kind).fit(actions), actions)
+    torch.testing.assert_close(Knots(6, kind).inverse(6) @ actions, actions)
     moved = torch.cat([actions[:, 1:], actions[:, -1:]], dim=1)
-    torch.testing.assert_close(Knots(6, kind).later(actions, 6), moved)
+    torch.testing.assert_close(Knots(6, kind).later(6) @ actions, moved)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cubic"])
-def test_fit_finds_the_knots_that_made_the_actions(kind):
+def test_the_inverse_finds_the_knots_that_made_the_actions(kind):
     knots = torch.randn(4, 3, 2, dtype=D)
-    torch.testing.assert_close(Knots(3, kind).fit(Knots(3, kind).actions(knots, 10)), knots)
+    torch.testing.assert_close(Knots(3, kind).inverse(10) @ Knots(3, kind).actions(knots, 10), knots)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cubic"])
 def test_a_step_later_the_knots_lie_on_the_same_curve(kind):
     values = torch.randn(4, 1, dtype=D)
-    later = Knots(4, kind).later(values, 10)  # knots at 0, 3, 6, 9
+    later = Knots(4, kind).later(10) @ values  # knots at 0, 3, 6, 9
     for i, time in enumerate((1, 4, 7, 9)):
         expected = interpolated(values[:, 0].tolist(), time / 3, kind)
         assert later[i].item() == pytest.approx(expected, abs=1e-12)

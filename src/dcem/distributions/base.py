@@ -49,7 +49,10 @@ class Distribution(ABC):
         return type(new)(*parts)
 
     def widen(self, phi: Any, factor: float | Tensor) -> Any:
-        """The same distribution, its standard deviation times a number, or one a row (*B,)."""
+        """The same distribution, its standard deviation times a number, or one a row (*B,).
+
+        For states whose `sigma` is a field; others say how.
+        """
         return phi._replace(sigma=phi.sigma * over_batch(factor, phi.sigma, phi.mean.ndim - 1))
 
     def recentre(self, phi: Any, mean: Tensor) -> Any:
