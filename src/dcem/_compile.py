@@ -66,16 +66,18 @@ class Program:
         while self._ways:
             nested = self._ways[0] and solver.stationary and not trace
             try:
-                state, records = self._compiled(f, solver, backward, state, tuple(noise), trace, nested)
+                with warnings.catch_warnings():
+                    warnings.simplefilter(
+                        "ignore"
+                    )  # the compiler's own: nothing of the objective's runs here
+                    state, records = self._compiled(f, solver, backward, state, tuple(noise), trace, nested)
             except torch._dynamo.exc.TorchDynamoException as error:
                 self._ways.pop(0)
-                reason = next(
-                    (line for line in str(error).splitlines() if line.strip()), type(error).__name__
-                )
+                reason = " ".join(str(error).split())[:200]
             else:
                 return state, [record._replace(iteration=t) for t, record in enumerate(records)]
             if not self._ways:
-                message = f"dcem: solves run as they are, since torch cannot compile them: {reason}"
+                message = f"dcem: solves run uncompiled, as torch cannot compile them: {reason}"
                 warnings.warn(message, stacklevel=4)
         return None
 

@@ -11,7 +11,6 @@ Differentiating the same condition gives the derivatives: with s = y (1 - y), �
 ∂ν/∂k = 1 / Σs, so that the vector-Jacobian product for a is s ⊙ (g - <s, g> / Σs).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -214,8 +213,8 @@ class _NativeSoftTopK(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
     ) -> Tensor:
-        y, z, stats = native.forward(x, k, tau, slopes_at if any(ctx.needs_input_grad) else None, flags)
-        _remember(ctx, (x, k, slopes_at or tau, None, flags), z, stats)
+        y, *rows = native.forward(x, k, tau, slopes_at, flags)
+        _remember(ctx, (x, k, slopes_at or tau, None, flags), *rows)
         return y
 
     @staticmethod
@@ -225,7 +224,7 @@ class _NativeSoftTopK(torch.autograd.Function):
             inputs = x, k, tau, bool(flags & native.STANDARDIZE), True, bool(flags & native.LOWEST)
             return *_differentiable_backward(ctx, g * stats[..., 2:], inputs)[:3], None, None
         found = native.backward(g, x, z, stats, tau, flags)
-        return *_wanted(ctx.needs_input_grad, found, (x, k, tau)), None, None
+        return *_wanted(ctx, found, (x, k, tau)), None, None
 
 
 class _TracedSoftTopK(torch.autograd.Function):
@@ -235,22 +234,21 @@ class _TracedSoftTopK(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
     ) -> Tensor:
-        y, z, stats = native.traced_forward(x, k, tau, slopes_at, flags)
-        _remember(ctx, (x, k, slopes_at or tau, None, flags), z, stats)
+        y, *rows = native.traced_forward(x, k, tau, slopes_at, flags)
+        _remember(ctx, (x, k, slopes_at or tau, None, flags), *rows)
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (x, k, tau, _, flags), (z, stats) = _recall(ctx)
         found = native.traced_backward(g, x, z, stats, tau, flags)
-        return *_wanted(ctx.needs_input_grad, found, (x, k, tau)), None, None
+        return *_wanted(ctx, found, (x, k, tau)), None, None
 
 
-def _wanted(needs: Sequence[bool], found: Sequence[Tensor], inputs: Sequence[Any]) -> list[Tensor | None]:
+def _wanted(ctx: Any, found: tuple[Tensor, ...], inputs: tuple[Any, ...]) -> list[Tensor | None]:
     """The gradients that are asked for, each in the shape of its input."""
-    return [
-        g.sum_to_size(x.shape) if need else None for g, x, need in zip(found, inputs, needs, strict=False)
-    ]
+    needs = ctx.needs_input_grad[:3]
+    return [g.sum_to_size(x.shape) if need else None for g, x, need in zip(found, inputs, needs, strict=True)]
 
 
 class _FusedSoftTopK(torch.autograd.Function):
