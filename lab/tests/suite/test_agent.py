@@ -231,7 +231,7 @@ def test_phase_three_goes_through_plans_that_end_in_a_value(embedded: Path, tmp_
 
 def test_phase_three_off_policy_pleases_the_critics(embedded: Path, tmp_path: Path) -> None:
     words = ["keep_decoder=true", "decoder.residual=true", "decoder.updates_per_step=0", "updates_per_step=0"]
-    words += ["plan.updates_per_step=1", "plan.states=4", "plan.context=5", f"from={embedded}"]
+    words += ["plan.updates_per_step=1", f"from={embedded}"]
     assert cli.main(["train", *EMBED, *words, f"run_dir={tmp_path}"]) == exits.DONE
     last = read_records(tmp_path / "log.jsonl")[-1]
     assert last["plan/updates"] == last["value/updates"] == 100

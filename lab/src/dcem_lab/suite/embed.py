@@ -91,7 +91,7 @@ class Config(LearningConfig):
         default_factory=lambda: PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
     )
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
-    value: ValueConfig = field(default_factory=lambda: ValueConfig(start_share=0.25))
+    value: ValueConfig = field(default_factory=lambda: ValueConfig(early_share=0.25))
     plan: PlanConfig = field(default_factory=PlanConfig)
     collecting: CollectingConfig = field(default_factory=lambda: CollectingConfig(noise_from_zero=True))
     loop: StepLoopConfig = field(default_factory=lambda: StepLoopConfig(env_steps=500_000))
@@ -144,7 +144,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "planner": PlannerConfig(samples=100, elites=10, iterations=5, horizon=6, tau=0.2, dtype="float16"),
         "decoder": _RESIDUAL,
         "collecting": CollectingConfig(noise_from_zero=True, policy_share=0.25),
-        "start_share": 0.2,
+        "early_chunks": 0.2,
     },
 }
 # Phase 3 off policy: the critics, and parts of what plans through the plan; all else stays as it is.

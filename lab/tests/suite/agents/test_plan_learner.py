@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Generator
 
-from dcem_lab.suite.agents import PlanConfig, PlanLearner, PlannerConfig, Value
+from dcem_lab.suite.agents import DecoderConfig, PlanConfig, PlanLearner, PlannerConfig, Value
 from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 
 PLANNER = PlannerConfig(samples=20, elites=4, iterations=3, horizon=3, tau=0.5)
-CONFIG = PlanConfig(updates_per_step=1.0, states=16, context=4, lr=3e-3, average=0.5)
+CONFIG = PlanConfig(updates_per_step=1.0, lr=3e-3, average=0.5)
+SAMPLING = DecoderConfig(states=16, context=4)
 
 
 def make(parts: tuple[str, ...], latent: bool = True) -> PlanLearner:
@@ -29,7 +30,7 @@ def make(parts: tuple[str, ...], latent: bool = True) -> PlanLearner:
         replay.add(x, x[:, :2].tanh(), x.sum(dim=-1), x, torch.full((2,), t % 20 == 19))
     averages = copy.deepcopy(model), copy.deepcopy(decoder)
     config = PlanConfig(**{**vars(CONFIG), "parts": parts})
-    return PlanLearner(model, decoder, averages, value, replay, config, PLANNER, generator)
+    return PlanLearner(model, decoder, averages, value, replay, config, SAMPLING, PLANNER, generator)
 
 
 @pytest.mark.parametrize(

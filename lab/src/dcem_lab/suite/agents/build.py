@@ -125,17 +125,18 @@ def build(
             first.to(device), planning, replay, config.decoder, config.planner, random["decode"], value
         )
         learners["decoder"], decoder = decoder_learner, decoder_learner.average
-    if config.plan is not None and config.plan.updates_per_step and value is not None:
-        learners["plan"] = PlanLearner(
-            model,
-            decoder_learner.decoder if decoder is not None else None,
-            (planning, decoder),
-            value,
-            replay,
-            config.plan,
-            config.planner,
-            random["please"],
-        )
+        if value is not None and config.plan is not None and config.plan.updates_per_step:
+            learners["plan"] = PlanLearner(
+                model,
+                decoder_learner.decoder,
+                (planning, decoder),
+                value,
+                replay,
+                config.plan,
+                config.decoder,
+                config.planner,
+                random["please"],
+            )
 
     by_policy = config.collecting.by_policy(envs.num_envs, device)
     planner = Planner(planning, config.planner, decoder, random["plan"], value, by_policy)

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 from dcem import Decoder
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents.finetune_config import BACKWARD_MODES
+from dcem_lab.suite.agents.decoder_learner import DecoderConfig
 from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.planner import DTYPES, PlannerConfig
 from dcem_lab.suite.agents.policy import PARTS, parts_of
@@ -36,25 +36,16 @@ class PlanConfig(Settings):
     Attributes:
         parts: what learns, of decoder, reward and transition.
         updates_per_step: updates for every step of all environments; may be a fraction. 0 for none of it.
-        states, context, start_share, recent: of the replayed states, as in `DecoderConfig`.
         lr: of Adam.
         clip: gradients are scaled down to this norm.
         average: decay of the moving average of the weights that plans.
-        backward: how plans are differentiated (`dcem.backward`): unroll, checkpoint, truncate or prune.
-        kept: the share of the iterations that truncate differentiates, or of the samples that prune does.
     """
 
     parts: tuple[str, ...] = ("decoder", "reward")
     updates_per_step: float = setting(0.0, least=0)
-    states: int = setting(64, least=1)
-    context: int = setting(20, least=1)
-    start_share: float = setting(0.25, least=0, most=1)
-    recent: int = setting(0, least=0)
     lr: float = setting(1e-4, above=0)
     clip: float = setting(1.0, above=0)
     average: float = setting(0.999, least=0, below=1)
-    backward: str = setting("unroll", among=BACKWARD_MODES)
-    kept: float = setting(0.2, above=0, most=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,6 +66,7 @@ class PlanLearner(Fit):
         value: critics to please, and what plans end in; it stays as it is.
         replay: where states come from.
         config: how it learns.
+        sampling: which states, and how plans are differentiated: as a decoder would learn.
         planner: how plans are made, softly: a hard top-k passes no gradient.
         generator: of states and samples, on the model's device.
     """
@@ -89,16 +81,17 @@ class PlanLearner(Fit):
         value: Value,
         replay: ReplayBuffer,
         config: PlanConfig,
+        sampling: DecoderConfig,
         planner: PlannerConfig,
         generator: Generator,
     ) -> None:
         self.model, self.decoder, self.value, self.replay = model, decoder, value, replay
-        self.config, self._planner = config, planner
+        self._sampling, self._planner = sampling, planner
         self._frozen: FrozenRollout | None = None
         if "transition" not in config.parts:
             self._frozen = FrozenRollout(model, "reward" in config.parts, DTYPES[planner.dtype])
         self._guide = Guide(value, model, planner.value_pessimism)
-        backward = by_name(config.backward, config.kept, planner.iterations)
+        backward = by_name(sampling.backward, sampling.kept, planner.iterations)
         self._mpc = planner.mpc(model, self._frozen or model, decoder, backward, self._guide)
         super().__init__(_chosen(model, decoder, config.parts), config, generator)
         self.average = _chosen(*averages, config.parts)
@@ -109,7 +102,7 @@ class PlanLearner(Fit):
             self._frozen.refresh()
         planner, guide, value = self._planner, self._guide, self.value
         with torch.no_grad():
-            states = replayed_states(self.model, self.replay, self.config, self.generator)
+            states = replayed_states(self.model, self.replay, self._sampling, self.generator)
             shape = planner.iterations, len(states), planner.samples, self._mpc.search_dim
             noise = torch.empty(shape, device=states.device).normal_(generator=self.generator)
             situation = planner.situation(states, guide, self.decoder, noise[0])
