@@ -36,7 +36,7 @@ from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained, load_from
 from dcem_lab.training.loop import train
 
-ANGLES = {"cheetah-run": (1,)}
+ANGLES = {"cheetah-run": (1,), "HalfCheetah-v5": (1,)}
 """Observations that are angles which turn around and around: cheetah's pitch."""
 
 _NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pessimism")
@@ -124,7 +124,7 @@ PRESETS: dict[str, dict[str, object]] = {
         ),
         "planner": _GYM_PLANNER,
         "evaluation": _GYM_PLANNER,
-        "collecting": CollectingConfig(noise_from_zero=True, replay_steps=100_000),
+        "collecting": CollectingConfig(seed_steps=500, noise_from_zero=True, replay_steps=100_000),
         "batch": 16,
         "length": 20,
         "updates_per_step": 2.0,

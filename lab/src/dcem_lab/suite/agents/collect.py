@@ -22,6 +22,8 @@ class CollectingConfig(Settings):
 
     Attributes:
         seed_episodes: S, episodes at the beginning, of random actions, before anything is learned.
+        seed_steps: steps that these have at least, over all environments: where random episodes are short,
+            there are more of them.
         noise: standard deviation of the exploration noise.
         noise_from_zero: spread it over the environments, from 0 to `noise`, instead of the same for all.
         replay_steps: steps kept in the replay buffer, over all environments.
@@ -29,6 +31,7 @@ class CollectingConfig(Settings):
     """
 
     seed_episodes: int = setting(5, least=1)
+    seed_steps: int = setting(0, least=0)
     noise: float = setting(0.3, least=0)
     noise_from_zero: bool = False
     replay_steps: int = setting(1_000_000, least=1)
@@ -72,6 +75,8 @@ class Collector:
         """Of the episodes that ended last, as many as there are environments; oldest first."""
         self.episodes = 0
         """How many have ended."""
+        self.steps = 0
+        """Steps of all environments together."""
         changes = [*replay.state, *model.normalizer.buffers(), *model.reward_scale.buffers()]
         self._remember = capture(self._remember_one_by_one, changes=changes)
 
@@ -123,6 +128,7 @@ class Collector:
         finished = self._sums[transition.ended].tolist()
         self._sums[transition.ended] = 0.0
         self.episodes += len(finished)
+        self.steps += self.envs.num_envs
         self.returns = (self.returns + finished)[-self.envs.num_envs :]
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,6 +140,7 @@ class Collector:
             "sums": self._sums.copy(),
             "returns": self.returns,
             "episodes": self.episodes,
+            "steps": self.steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -143,3 +150,4 @@ class Collector:
         self._states = state["states"].to(self._noise.device)
         self._sums = np.array(state["sums"])
         self.returns, self.episodes = list(state["returns"]), state["episodes"]
+        self.steps = state.get("steps", 0)  # not in older ones, which wait for no steps
