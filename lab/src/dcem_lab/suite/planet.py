@@ -57,7 +57,7 @@ class Config(LearningConfig):
         source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
             has one (else seed episodes that its model plans); `from=` on the command line.
         wrap_angles: give the model sine and cosine of the observations that are angles.
-        model: the world model.
+        model: the world model; it predicts terminations wherever the task may have some.
         planner: the planner that collects.
         evaluation: the planner that is evaluated.
         collecting: exploration and memory.
