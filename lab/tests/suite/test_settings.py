@@ -10,7 +10,7 @@ from dcem_lab.suite import embed
 LOOP = ["n_envs", "n_workers", "eval_every", "eval_episodes", "save_every", "seed", "device", "source"]
 STEPS = ["env_steps", "log_every"]
 LEARNING = ["updates_per_step", "batch", "length", "lr", "eps", "clip", "average"]
-COLLECTING = ["seed_episodes", "noise", "noise_from_zero", "replay_steps", "checkpoint_mb"]
+COLLECTING = ["seed_episodes", "seed_steps", "noise", "noise_from_zero", "replay_steps", "checkpoint_mb"]
 SHORT = {
     "planet": [*LOOP, *STEPS, *LEARNING, *COLLECTING, "task", "action_repeat", "wrap_angles", "members"],
     "agent": [

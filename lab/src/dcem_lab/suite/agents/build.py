@@ -153,6 +153,7 @@ def build(
         {name: random[name] for name in ("plan", "explore")},
         checkpoint_bytes,
         config.collecting.seed_episodes if begin.replay is None else 0,
+        config.collecting.seed_steps if begin.replay is None else 0,
         seed_planner,
     )
 
