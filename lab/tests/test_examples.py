@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import dcem
 
@@ -12,7 +13,8 @@ pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ["minimize_2d", "learn_the_objective", "layer", "imitation"]
+SHORT = ["minimize_2d", "learn_the_objective", "layer", "imitation", "pendulum_value"]
+LONG = ["learned_optimiser", "meta_learning"]
 
 
 def load(name: str) -> ModuleType:
@@ -23,7 +25,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHORT + LONG)
 def test_it_leaves_its_picture_and_says_where(name, tmp_path, capsys):
     path = load(name).main(steps=4, folder=tmp_path / "new" / "folder")
     assert path.parent == tmp_path / "new" / "folder"
@@ -40,9 +42,9 @@ def test_the_gif_moves(tmp_path):
         assert gif.n_frames == 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHORT + LONG)
 def test_it_stays_readable_in_five_minutes(name):
-    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 80
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= (80 if name in SHORT else 115)
 
 
 def test_the_search_finds_the_lowest_of_many_minima():
@@ -60,3 +62,46 @@ def test_the_search_is_needed():
 def test_imitation_comes_near_the_truth():
     example = load("imitation")
     assert ((example.recover(steps=40)[-1] / example.TRUTH).log().abs() < 0.12).all()
+
+
+def test_a_short_plan_with_its_value_beats_one_without():
+    """Learned for a moment, the value tells at least that up is better than down."""
+    example = load("pendulum_value")
+    value = example.learn(40, torch.manual_seed(0))
+    up, down = value(torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])).tolist()
+    assert up > down + 10
+
+
+def test_every_setting_of_the_search_is_learned():
+    example = load("learned_optimiser")
+    mpc = example.learner()
+    before = {name: value.detach().clone() for name, value in mpc.named_parameters()}
+    curve = example.learn(mpc, steps=2)
+    assert [step for step, _ in curve] == [0, 1, 2]
+    assert len(before) == 5
+    for name, value in mpc.named_parameters():
+        moved = (value != before[name]).sum()
+        assert moved >= value.numel() - ("widen" in name), name  # nothing is sampled after the last widening
+
+
+@pytest.mark.parametrize("name", ["gradient steps", "DCEM"])
+def test_the_context_is_fitted_to_the_points(name):
+    """Beside z = 0, on the points it was fitted to, before anything is learned."""
+    example = load("meta_learning")
+    generator = torch.manual_seed(0)
+    model = example.Regressor(example.SOLVERS[name]())
+    points, _ = example.sines(50, 10, generator)
+    fitted = model.error(model.adapt(points, generator=generator), *points)
+    assert (fitted < model.error(torch.zeros(50, example.CONTEXT), *points)).float().mean() > 0.9
+
+
+def test_the_meta_learners_numbers_are_written_for_every_seed(tmp_path):
+    load("meta_learning").main(steps=2, folder=tmp_path, seeds=2)
+    rows = (tmp_path / "meta_learning.csv").read_text().splitlines()
+    assert rows[0] == "solver,seed,step,error"
+    assert [row.split(",")[:3] for row in rows[1:]] == [
+        [name, str(seed), str(step)]
+        for name in ("gradient steps", "DCEM")
+        for seed in range(2)
+        for step in (1, 2)
+    ]

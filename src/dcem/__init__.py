@@ -4,7 +4,7 @@ from importlib import metadata as _metadata
 
 from dcem import backward, noise
 from dcem._capture import capture
-from dcem._learned import Positive
+from dcem._learned import Fraction, PerIteration, Positive
 from dcem._minimize import Solution, minimize
 from dcem.argmin import Argmin
 from dcem.control import MPC, Decoder, Plan, embedding_loss
@@ -24,9 +24,11 @@ __all__ = [
     "Argmin",
     "Decoder",
     "Distribution",
+    "Fraction",
     "FullGaussian",
     "Gaussian",
     "GradientDescent",
+    "PerIteration",
     "Plan",
     "Positive",
     "Record",

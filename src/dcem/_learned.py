@@ -32,6 +32,46 @@ class Positive(nn.Module):
         return nn.functional.softplus(self.raw).reshape(self._shape)
 
 
+class Fraction(nn.Module):
+    """A number, or several, that stays between 0 and 1 while it is learned: sigmoid of a parameter.
+
+    >>> Fraction(0.25)()
+    tensor(0.2500, grad_fn=<...>)
+    """
+
+    def __init__(self, value: float | Tensor) -> None:
+        super().__init__()
+        start = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
+        if not ((start > 0) & (start < 1)).all():
+            raise ValueError(f"Fraction: value must lie between 0 and 1, got {value}")
+        self._shape = start.shape
+        self.raw = nn.Parameter(torch.atleast_1d(start.logit()))  # a scalar could not be sharded
+
+    def forward(self) -> Tensor:
+        return self.raw.sigmoid().reshape(self._shape)
+
+
+class PerIteration(nn.Module):
+    """A setting with one value an iteration, learned: T of them, where a tensor would be one value a row.
+
+    Args:
+        values: (T, ...), to become a parameter; or a module that returns such a tensor.
+
+    >>> tau = PerIteration(Positive(torch.full((5,), 0.5)))
+    >>> layer = Argmin(lambda x, y: (y - x).square().sum(-1), DCEM(n_iters=5, tau=tau), n=2)
+    >>> len(tau()), [name for name, _ in layer.named_parameters()]
+    (5, ['solver_tau.values.raw'])
+    """
+
+    def __init__(self, values: Tensor | nn.Module) -> None:
+        super().__init__()
+        made = isinstance(values, nn.Module | nn.Parameter)
+        self.values: nn.Module | Tensor = values if made else nn.Parameter(values.detach().clone())  # type: ignore[operator]
+
+    def forward(self) -> tuple[Tensor, ...]:
+        return (self.values() if isinstance(self.values, nn.Module) else self.values).unbind(0)
+
+
 def resolved(settings: Any) -> Any:
     """Settings as they are now: modules called, and what is learned checked once more, since it has moved."""
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):

@@ -282,5 +282,7 @@ def test_shapes_are_named():
         controller(proposals=lambda s: torch.zeros(3, 2, 4, 1, dtype=D))(STATES)
     with pytest.raises(ValueError, match=r"start must have shape \(3, 5, 1\), got \(3, 5\)"):
         controller()(STATES, start=torch.zeros(3, 5))
+    with pytest.raises(ValueError, match=r"policy must return actions of shape \(3, 24, 1\), got \(3, 24\)"):
+        controller(proposals=PolicyProposals(lambda s: s[..., 0]))(STATES)
     with pytest.raises(ValueError, match="PolicyProposals: n must be a positive integer, got 0"):
         PolicyProposals(Policy(), n=0)

@@ -1,6 +1,5 @@
 """Action sequences by a few knots in time, in place of one action a step."""
 
-import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,44 +33,30 @@ class Knots:
 
     def actions(self, knots: Tensor, horizon: int) -> Tensor:
         """Actions (..., H, m) for knots (..., K, m)."""
-        return self._at_steps(horizon, knots) @ knots
+        return self.weights(horizon).to(knots) @ knots
 
-    def fit(self, actions: Tensor) -> Tensor:
-        """The knots (..., K, m) whose actions come closest to those given, (..., H, m), in least squares."""
-        return _inverse(self, actions.shape[-2], actions.device, actions.dtype) @ actions
+    def weights(self, horizon: int) -> Tensor:
+        """What each knot adds to the action of each step, (H, K)."""
+        return self._at(torch.arange(horizon, dtype=torch.float64), horizon)
 
-    def later(self, knots: Tensor, horizon: int) -> Tensor:
-        """The knots (..., K, m) of the same actions one step later, the last held."""
-        return _weights(self, horizon, 1, knots.device, knots.dtype) @ knots
+    def inverse(self, horizon: int) -> Tensor:
+        """(K, H): from actions to the knots that come closest to them, in least squares."""
+        return torch.linalg.pinv(self.weights(horizon))
 
-    def _at_steps(self, horizon: int, like: Tensor) -> Tensor:
-        return _weights(self, horizon, 0, like.device, like.dtype)
+    def later(self, horizon: int) -> Tensor:
+        """(K, K): from knots to those of the same actions one step later, the last held."""
+        times = torch.linspace(0, horizon - 1, self.count, dtype=torch.float64)
+        return self._at((times + 1).clamp(max=horizon - 1), horizon)
 
-
-@functools.lru_cache(maxsize=64)
-def _weights(knots: Knots, horizon: int, delay: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """What each knot adds to the action of each step, (H, K); so long after the knots' own times, (K, K)."""
-    count = knots.count
-    last = max(horizon - 1, 1)
-    times = torch.linspace(0, last, count, dtype=torch.float64) if delay else torch.arange(horizon).double()
-    place = (times + delay).clamp(max=last) * (count - 1) / last
-    left = place.floor().long().clamp(max=count - 2)
-    s = (place - left).unsqueeze(-1)
-    values = torch.eye(count, dtype=torch.float64)
-    if knots.kind == "linear":
-        weights = torch.lerp(values[left], values[left + 1], s)
-    else:
-        slopes = torch.cat(
-            [values[1:2] - values[:1], (values[2:] - values[:-2]) / 2, values[-1:] - values[-2:-1]]
-        )
-        rise = s.square() * (3 - 2 * s)
-        weights = torch.lerp(values[left], values[left + 1], rise) + s * (1 - s) * torch.lerp(
-            slopes[left], -slopes[left + 1], s
-        )
-    return weights.to(device, dtype)
-
-
-@functools.lru_cache(maxsize=64)
-def _inverse(knots: Knots, horizon: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    weights = _weights(knots, horizon, 0, torch.device("cpu"), torch.float64)
-    return torch.linalg.pinv(weights).to(device, dtype)
+    def _at(self, times: Tensor, horizon: int) -> Tensor:
+        """What each knot adds at each of some times, (times, K)."""
+        place = times * ((self.count - 1) / (horizon - 1))
+        left = place.floor().long().clamp(max=self.count - 2)
+        s = (place - left).unsqueeze(-1)
+        values = torch.eye(self.count, dtype=torch.float64)
+        if self.kind == "linear":
+            return torch.lerp(values[left], values[left + 1], s)
+        ends = values[1:2] - values[:1], values[-1:] - values[-2:-1]
+        slopes = torch.cat([ends[0], (values[2:] - values[:-2]) / 2, ends[1]])
+        bend = torch.lerp(slopes[left], -slopes[left + 1], s)
+        return torch.lerp(values[left], values[left + 1], s.square() * (3 - 2 * s)) + s * (1 - s) * bend

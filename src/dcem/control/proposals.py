@@ -49,11 +49,19 @@ class PolicyProposals(nn.Module):
 
     def forward(self, model: Any, state: Any, noise: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Actions (*B, n, H, m) within the bounds, from states (*B, s), for noise of that shape."""
+        if not hasattr(model, "step"):
+            raise TypeError(f"PolicyProposals: model must have a method step, got {type(model).__name__}")
         state = spread(state, noise.shape[:-2])
         steps = (self.sigma.to(noise) * noise).unbind(-2)
         actions: list[Tensor] = []
         for step in steps:
             if actions:
                 state, _ = model.step(state, actions[-1])
-            actions.append((self.policy(state) + step).clamp(low.to(noise), high.to(noise)))
+            action = self.policy(state)
+            if action.shape != step.shape:
+                raise ValueError(
+                    f"PolicyProposals: policy must return actions of shape {tuple(step.shape)}, "
+                    f"got {tuple(action.shape)}"
+                )
+            actions.append((action + step).clamp(low.to(noise), high.to(noise)))
         return torch.stack(actions, dim=-2)

@@ -14,11 +14,14 @@ class ActionSpace:
     """Sequences of actions in a box, one a step or by knots: a point is them in a row."""
 
     def __init__(self, horizon: int, low: Tensor, high: Tensor, knots: Knots | None) -> None:
-        self.low, self.high, self.horizon, self.knots = low, high, horizon, knots
+        self.low, self.high, self.knots = low, high, knots
         self.shape = (horizon, len(low))  # of what users give
         self.steps = horizon if knots is None else knots.count
         self.dim = self.steps * len(low)
         self.clamps = knots is not None and knots.kind == "cubic"
+        if knots is not None:
+            spline = knots.weights(horizon), knots.inverse(horizon), knots.later(horizon)
+            self._weights, self._inverse, self._later = (matrix.to(low) for matrix in spline)
 
     def inside(self, solver: Any) -> Any:
         """The solver within the box."""
@@ -30,13 +33,15 @@ class ActionSpace:
         """The actions (..., H, m) that points x (..., n) stand for."""
         actions = x.unflatten(-1, (self.steps, -1))
         if self.knots is not None:
-            actions = self.knots.actions(actions, self.horizon)
+            actions = self._weights.to(x) @ actions
         return self._clamp(actions) if self.clamps else actions
 
     def points(self, actions: Tensor) -> Tensor:
         """Points (..., n) for actions (..., H, m): the nearest in the box, and of knots in least squares."""
         actions = self._clamp(actions)
-        return (actions if self.knots is None else self._clamp(self.knots.fit(actions))).flatten(-2)
+        if self.knots is not None:
+            actions = self._clamp(self._inverse.to(actions) @ actions)
+        return actions.flatten(-2)
 
     def centre(self, batch: torch.Size, like: Tensor) -> Tensor:
         """Where to start without further knowledge, (*B, n)."""
@@ -48,7 +53,7 @@ class ActionSpace:
         """Points x (*B, n) one step later: with the last action again, or that of `end`."""
         m = len(self.low)
         if self.knots is not None:
-            moved = self.knots.later(x.unflatten(-1, (self.steps, m)), self.horizon).flatten(-2)
+            moved = (self._later.to(x) @ x.unflatten(-1, (self.steps, m))).flatten(-2)
             return moved if end is None else torch.cat([moved[..., :-m], end[..., -m:]], dim=-1)
         return torch.cat([x[..., m:], (x if end is None else end)[..., -m:]], dim=-1)
 

@@ -43,8 +43,17 @@ class Distribution(ABC):
 
     def blend(self, new: Any, old: Any, share: float | Tensor) -> Any:
         """A distribution between the two: `share`, a number or one a row (*B,), of the old one."""
-        parts = (torch.lerp(a, b, _over(share, a, new.mean.ndim - 1)) for a, b in zip(new, old, strict=True))
+        parts = (
+            torch.lerp(a, b, over_batch(share, a, new.mean.ndim - 1)) for a, b in zip(new, old, strict=True)
+        )
         return type(new)(*parts)
+
+    def widen(self, phi: Any, factor: float | Tensor) -> Any:
+        """The same distribution, its standard deviation times a number, or one a row (*B,).
+
+        For states whose `sigma` is a field; others say how.
+        """
+        return phi._replace(sigma=phi.sigma * over_batch(factor, phi.sigma, phi.mean.ndim - 1))
 
     def recentre(self, phi: Any, mean: Tensor) -> Any:
         """The same distribution around another mean (*B, n)."""
@@ -63,7 +72,7 @@ class Distribution(ABC):
     __hash__ = object.__hash__
 
 
-def _over(share: float | Tensor, like: Tensor, batch_ndim: int) -> float | Tensor:
+def over_batch(share: float | Tensor, like: Tensor, batch_ndim: int) -> float | Tensor:
     """A share for every row, shaped to broadcast against `like` (*B, ...)."""
     if not isinstance(share, Tensor) or share.ndim == 0:
         return share

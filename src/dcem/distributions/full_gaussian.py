@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dcem.distributions.base import Distribution
+from dcem.distributions.base import Distribution, over_batch
 from dcem.distributions.box import Boundary, Bounds, Box, first_mean
 from dcem.distributions.gaussian import check_sigma, first_sigma, least_variance, near, within
 
@@ -76,6 +76,9 @@ class FullGaussian(Distribution):
         covariance = covariance + torch.diag_embed(floor.to(covariance.dtype))
         # cholesky_ex does not wait for the device to report failures; the floor rules them out.
         return FullGaussianState(mean, torch.linalg.cholesky_ex(covariance).L.to(u.dtype))
+
+    def widen(self, phi: FullGaussianState, factor: float | Tensor) -> FullGaussianState:
+        return phi._replace(scale_tril=phi.scale_tril * over_batch(factor, phi.scale_tril, phi.mean.ndim - 1))
 
     def within(self, box: Box, steps: int = 1) -> Self:
         return within(self, box, steps)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from dcem._checks import can_look, holds
 from dcem._graph import zero_with_graph
-from dcem.solvers.sampling import SamplingSolver, Schedule, at, over_rows
+from dcem.solvers.sampling import SamplingSolver
+from dcem.solvers.schedule import Schedule, at, over_rows
 from dcem.topk.lml import soft_topk
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
-from dcem._checks import holds
 from dcem._graph import depends_on_more
 from dcem.distributions.box import Bounds, Box, first_mean, merged
 from dcem.distributions.gaussian import check_sigma, first_sigma
 from dcem.noise import Normal
 from dcem.solvers.base import Evaluate, Record, Solver
+from dcem.solvers.schedule import Schedule, at, check_schedule
 
 
 class DescentState(NamedTuple):
@@ -29,7 +29,8 @@ class GradientDescent(Solver):
 
     Args:
         n_iters: steps.
-        learning_rate: may be a tensor that requires gradients.
+        learning_rate: may be a tensor that requires gradients, or a schedule: a function of the iteration, or
+            a sequence of values, one for each.
         momentum: 0 <= momentum < 1.
         n_samples: starting points: x0 itself, then x0 + sigma·ε. The one whose value is lowest at the last
             evaluation is the result.
@@ -41,7 +42,7 @@ class GradientDescent(Solver):
     State = DescentState
 
     n_iters: int = 10
-    learning_rate: float | Tensor = 0.1
+    learning_rate: Schedule = 0.1
     momentum: float = 0.0
     n_samples: int = 1
     sigma: float | Tensor | None = None
@@ -54,8 +55,9 @@ class GradientDescent(Solver):
                 raise ValueError(f"GradientDescent: {name} must be a positive integer, got {value!r}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"GradientDescent: momentum must lie in [0, 1), got {self.momentum}")
-        if not holds(self.learning_rate, lambda x: x > 0):
-            raise ValueError(f"GradientDescent: learning_rate must be positive, got {self.learning_rate}")
+        check_schedule(
+            "GradientDescent: learning_rate", self.learning_rate, self.n_iters, "be positive", lambda x: x > 0
+        )
         check_sigma(self.sigma, "GradientDescent")
         object.__setattr__(self, "_box", Box.of(self.bounds, "clamp", "GradientDescent"))
 
@@ -113,7 +115,7 @@ class GradientDescent(Solver):
         self, x: Tensor, velocity: Tensor, gradient: Tensor, values: Tensor, t: int
     ) -> tuple[DescentState, Record]:
         velocity = self.momentum * velocity + torch.where(gradient.isfinite(), gradient, 0.0)
-        moved = self._inside(x - self.learning_rate * velocity)
+        moved = self._inside(x - at(self.learning_rate, t) * velocity)
         new = DescentState(moved, velocity, values)
         return new, Record(t, x, values, None, self.result(new), None)
 

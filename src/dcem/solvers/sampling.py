@@ -1,19 +1,18 @@
 """What DCEM and MPPI share: sample, evaluate, weight, refit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
 
-from dcem._checks import all_finite, can_look, holds
+from dcem._checks import all_finite, can_look
 from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
-
-Schedule = float | Tensor | Callable[[int], float | Tensor] | Sequence[float]
+from dcem.solvers.schedule import Schedule, at, check_schedule, over_rows
 
 
 class SamplingState(NamedTuple):
@@ -37,8 +36,10 @@ class SamplingSolver(Solver):
             and scaling the objective.
         returns: 'mean' (of the last distribution) or 'best' (of all samples).
         sigma_min: floor for the fitted standard deviation.
-        smoothing: how much of the last distribution to keep in every update, 0 (nothing) to 1; may be a
-            tensor that requires gradients.
+        smoothing: how much of the last distribution to keep in every update, 0 (nothing) to 1. A tensor (a
+            scalar, or one value a row) may require gradients; may be a schedule.
+        widen: factor on the standard deviation after every update: above 1 it slows convergence down. A
+            tensor or a schedule, as smoothing.
         noise: `Normal()`, `Antithetic()`, `Sobol()`, or for action sequences `Colored()`; see `dcem.noise`.
         keep_elites: how many of the best samples of an iteration take part in the next one (iCEM), in place
             of as many new ones.
@@ -54,7 +55,8 @@ class SamplingSolver(Solver):
     normalize: bool = True
     returns: Literal["mean", "best"] = "mean"
     sigma_min: float = 0.0
-    smoothing: float | Tensor = 0.0
+    smoothing: Schedule = 0.0
+    widen: Schedule = 1.0
     noise: Noise = field(default_factory=Normal)
     keep_elites: int = 0
     stop_below: float | None = None
@@ -81,8 +83,8 @@ class SamplingSolver(Solver):
             )
         if isinstance(self.noise, type) or not hasattr(self.noise, "draw"):
             raise TypeError(f"{name}: noise must have a method draw, got {self.noise!r}")
-        if not holds(self.smoothing, lambda x: (x - 0.5).abs() <= 0.5):
-            raise ValueError(f"{name}: smoothing must lie in [0, 1], got {self.smoothing}")
+        self._check_schedule("smoothing", "lie in [0, 1]", lambda x: (x - 0.5).abs() <= 0.5)
+        self._check_schedule("widen", "be positive", lambda x: x > 0)
         if self.stop_below is not None and not self.stop_below >= 0:
             raise ValueError(f"{name}: stop_below must be >= 0 or None, got {self.stop_below}")
 
@@ -96,13 +98,24 @@ class SamplingSolver(Solver):
 
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
         """The next distribution, from the last one, samples u and their weights."""
-        fitted = self.distribution.fit(phi, u, weights, self.sigma_min)
-        if isinstance(self.smoothing, float | int) and self.smoothing == 0:
-            return fitted
-        share = over_rows(self.smoothing, f"{type(self).__name__}: smoothing", weights)
-        if isinstance(share, Tensor) and share.ndim:
-            share = share.squeeze(-1)
-        return self.distribution.blend(fitted, phi, share)
+        return self.distribution.fit(phi, u, weights, self.sigma_min)
+
+    def _damped(self, new: Any, old: Any, t: int) -> Any:
+        """The distribution of the next iteration, from the one that was fitted and the last."""
+        share, factor = (self._row_setting(name, t, new.mean) for name in ("smoothing", "widen"))
+        if isinstance(share, Tensor) or share != 0:
+            new = self.distribution.blend(new, old, share)
+        if isinstance(factor, Tensor) or factor != 1:
+            new = self.distribution.widen(new, factor)
+        return new
+
+    def _row_setting(self, name: str, t: int, like: Tensor) -> float | Tensor:
+        """A setting in iteration t: a number, or a tensor over the rows of `like` (*B, n)."""
+        value = over_rows(at(getattr(self, name), t), f"{type(self).__name__}: {name}", like)
+        return value.squeeze(-1) if isinstance(value, Tensor) and value.ndim else value
+
+    def _check_schedule(self, name: str, rule: str, holds_for: Callable[[Tensor], Tensor]) -> None:
+        check_schedule(f"{type(self).__name__}: {name}", getattr(self, name), self.n_iters, rule, holds_for)
 
     @property
     def box(self) -> Box | None:
@@ -170,7 +183,7 @@ class SamplingSolver(Solver):
         weights = self.weights(values, t)
         if weights.requires_grad:
             weights = torch.where(_resolved(values.detach()), weights, weights.detach())
-        phi = self.fit(state.phi, u, weights)
+        phi = self._damped(self.fit(state.phi, u, weights), state.phi, t)
         new = self._keep_best(state._replace(phi=phi), x, values)
         if self.keep_elites:
             # Of the samples alone: proposals come again anyway, and would count twice.
@@ -232,28 +245,3 @@ def _resolved(values: Tensor) -> Tensor:
         values = torch.where(values.isnan(), values.nanmean(-1, keepdim=True), values)
     spread, mean = torch.std_mean(values, dim=-1, keepdim=True, correction=0)
     return spread > _DIGITS * torch.finfo(values.dtype).eps * mean.abs()
-
-
-def at(schedule: Schedule, t: int) -> float | Tensor:
-    """The value of a schedule in iteration t."""
-    if callable(schedule):
-        return schedule(t)
-    return schedule[t] if isinstance(schedule, Sequence) else schedule
-
-
-def over_rows(value: float | Tensor, name: str, like: Tensor) -> float | Tensor:
-    """A number, or a tensor over the rows (*B,), shaped to broadcast against `like` (*B, N)."""
-    if not isinstance(value, Tensor) or value.ndim == 0:
-        return value.to(like) if isinstance(value, Tensor) else value
-    batch = like.shape[:-1]
-    if not fits(value.shape, batch):
-        raise ValueError(
-            f"{name} must broadcast over the rows {tuple(batch)}, got shape {tuple(value.shape)}"
-        )
-    return value.to(like).unsqueeze(-1)
-
-
-def fits(shape: torch.Size, target: torch.Size) -> bool:
-    """Does a tensor of this shape expand to the target?"""
-    pairs = zip(reversed(shape), reversed(target), strict=False)
-    return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)

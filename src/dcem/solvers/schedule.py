@@ -1,0 +1,51 @@
+"""Settings that change from iteration to iteration, or from row to row."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from dcem._checks import holds
+
+Schedule = float | Tensor | Callable[[int], float | Tensor] | Sequence[float | Tensor]
+
+
+def at(schedule: Schedule, t: int) -> float | Tensor:
+    """The value of a schedule in iteration t."""
+    if callable(schedule):
+        return schedule(t)
+    return schedule[t] if isinstance(schedule, Sequence) else schedule
+
+
+def check_schedule(
+    name: str, schedule: Schedule, n_iters: int, rule: str, holds_for: Callable[[Tensor], Tensor]
+) -> None:
+    """ValueError where a schedule has not one value an iteration, or one that breaks the rule."""
+    if isinstance(schedule, Sequence) and len(schedule) != n_iters:
+        raise ValueError(
+            f"{name} as a sequence needs one value an iteration ({n_iters}), got {len(schedule)}"
+        )
+    if callable(schedule):  # its values are for it to know
+        return
+    for t in range(n_iters if isinstance(schedule, Sequence) else 1):
+        value = at(schedule, t)
+        if not holds(value, holds_for):
+            raise ValueError(f"{name} must {rule}, got {torch.as_tensor(value).tolist()}")
+
+
+def over_rows(value: float | Tensor, name: str, like: Tensor) -> float | Tensor:
+    """A number, or a tensor over the rows (*B,), shaped to broadcast against `like` (*B, N)."""
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        return value.to(like) if isinstance(value, Tensor) else value
+    batch = like.shape[:-1]
+    if not fits(value.shape, batch):
+        raise ValueError(
+            f"{name} must broadcast over the rows {tuple(batch)}, got shape {tuple(value.shape)}"
+        )
+    return value.to(like).unsqueeze(-1)
+
+
+def fits(shape: torch.Size, target: torch.Size) -> bool:
+    """Does a tensor of this shape expand to the target?"""
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
