@@ -164,7 +164,6 @@ def check(config: Config) -> None:
     value = source.value if config.keep_value else None
     for name, wanted in (
         ("decoder.residual", config.decoder.residual),
-        ("policy_share", config.collecting.policy_share > 0),
         ("plan.updates_per_step", config.plan.updates_per_step > 0),
     ):
         require(not wanted or value is not None, name, wanted, f"left out: {config.source} has no value")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
+from dcem_lab.suite import trust
 from dcem_lab.suite.agents import Value, ValueConfig, ValueLearner
 from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.two_hot import TwoHot, symexp, symlog
@@ -204,3 +205,23 @@ def test_a_state_is_worth_less_where_critics_or_members_disagree(termination: bo
             expected[i, j] = found.mean() - 0.5 * found.std(correction=0)
     torch.testing.assert_close(got, expected)
     assert torch.autograd.grad(got.sum(), state)[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 10**9}, "weights must fit the config"),
+        ({"features": 4}, "value.features must be the model's 3, got 4"),
+        ({"values": "three-hot"}, "value.values must be one of scalar, two-hot, got 'three-hot'"),
+        ({"gamma": 1.0}, "value.gamma must be at least 0 and below 1, got 1.0"),
+        ({"critics": True}, "value.critics must be int, got True"),
+        ({"layers": 9}, "settings of value must be among"),
+    ],
+)
+def test_a_stored_value_is_held_against_its_weights(changes: dict[str, Any], message: str) -> None:
+    model, value = RSSM(3, 2, RSSMConfig(hidden=4, width=4)), Value(3, 2, critics=2, width=8)
+    trust.check_value(value.settings, value.state_dict(), model)
+    with pytest.raises(ValueError, match=message):
+        trust.check_value({**value.settings, **changes}, value.state_dict(), model)
+    with pytest.raises(ValueError, match="value's weights must be those of critics and actor"):
+        trust.check_value(value.settings, {}, model)

@@ -46,6 +46,14 @@ class AgentConfig:
     value: ValueConfig | None = None
     plan: PlanConfig | None = None
 
+    def __post_init__(self) -> None:
+        share, plans = self.collecting.policy_share, self.planner.policy_plans
+        for name, given in (("policy_share", share), ("planner.policy_plans", plans)):
+            require(
+                self.value is not None or not given, name, given, "0 without a value, which has the policy"
+            )
+        require(self.decoder is None or not plans, "planner.policy_plans", plans, "0 in a latent space")
+
     @property
     def lengths(self) -> dict[str, int]:
         """Of the chunks that it learns on, by setting."""
