@@ -126,7 +126,7 @@ def test_captured_updates_learn_what_eager_ones_do(values: str) -> None:
             reward = -(u[:, 0] + x[:, 0] / 2).square()
             replay.add(x, u, reward, x, torch.full((64,), t == 9))
         model = RSSM(2, 1, RSSMConfig(hidden=8, width=8)).cuda()
-        config = replace(VALUE, steps=1, gamma=0.0, lr=3e-3, values=values, early_steps=2, low=-1.0, high=1.0)
+        config = replace(VALUE, steps=1, gamma=0.0, lr=3e-3, values=values, early_steps=2, span=1.0)
         learner = ValueLearner(config.value(model, 0).cuda(), model, replay, config, generator)
         for _ in range(300):
             if captured:

@@ -22,7 +22,7 @@ TINY = ValueConfig(critics=3, width=16, batch=32, steps=2, gamma=0.5, reward_sca
 
 @given(st.floats(-1e4, 1e4), st.booleans())
 def test_the_mean_of_two_hot_weights_is_the_number(y: float, symmetric: bool) -> None:
-    bins = TwoHot(51, -10.0, 10.0, symmetric)
+    bins = TwoHot(51, 10.0, symmetric)
     number = torch.tensor(y, dtype=torch.float64)
     weights = bins.weights(number)
     assert weights.sum() == pytest.approx(1)
@@ -32,7 +32,7 @@ def test_the_mean_of_two_hot_weights_is_the_number(y: float, symmetric: bool) ->
 
 
 def test_the_cross_entropy_is_least_at_the_weights_themselves() -> None:
-    bins, y = TwoHot(11, -3.0, 3.0), torch.randn(7, dtype=torch.float64)
+    bins, y = TwoHot(11, 3.0), torch.randn(7, dtype=torch.float64)
     logits = (bins.weights(y) + 1e-9).log().requires_grad_()
     torch.testing.assert_close(
         torch.autograd.grad(bins.loss(logits, y).sum(), logits)[0],
@@ -146,7 +146,7 @@ def reaching(n: int = 400) -> ReplayBuffer:
 
 @pytest.mark.parametrize("values", ["scalar", "two-hot"])
 def test_an_actor_finds_what_is_best(values: str) -> None:
-    changes = {"steps": 1, "gamma": 0.0, "batch": 128, "lr": 3e-3, "values": values, "low": -1.0, "high": 1.0}
+    changes = {"steps": 1, "gamma": 0.0, "batch": 128, "lr": 3e-3, "values": values, "span": 1.0}
     it = learner(ValueConfig(**{**vars(TINY), **changes}), reaching())
     for _ in range(400):
         it.update()

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
@@ -36,7 +35,7 @@ class ValueConfig(Settings):
             away counts 1/e of what is near.
         reward_scale: rewards are multiplied by it before anything is learned.
         values: what critics say: scalar, a number, or two-hot, a distribution over bins.
-        bins, low, high, symlog: of the bins, from low to high of scaled values, or of their symmetric
+        bins, span, symlog: of the bins, from −span to span of scaled values, or of their symmetric
             logarithm.
         updates_per_step: updates for every step of all environments; may be a fraction.
         batch: transitions in an update.
@@ -61,8 +60,7 @@ class ValueConfig(Settings):
         "reward_scale",
         "values",
         "bins",
-        "low",
-        "high",
+        "span",
         "symlog",
     )
     """What of it the networks are made of."""
@@ -73,8 +71,7 @@ class ValueConfig(Settings):
     reward_scale: float = setting(0.1, above=0)
     values: str = setting("scalar", among=KINDS)
     bins: int = setting(101, least=2)
-    low: float = -10.0
-    high: float = 10.0
+    span: float = setting(10.0, above=0)
     symlog: bool = True
     updates_per_step: float = setting(12.0, least=0)
     batch: int = setting(512, least=1)
@@ -83,15 +80,11 @@ class ValueConfig(Settings):
     early_steps: int = setting(25, least=1)
     smoothing: float = setting(0.2, least=0)
     smoothing_clip: float = setting(0.5, least=0)
-    bound: float | None = None
+    bound: float | None = setting(None, least=0)
     calm: float = setting(1e-3, least=0)
     lr: float = setting(3e-4, above=0)
     clip: float = setting(10.0, above=0)
     average: float = setting(0.995, least=0, below=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.low < self.high, "low", self.low, f"below high={self.high}")
 
     @property
     def network(self) -> dict[str, Any]:
