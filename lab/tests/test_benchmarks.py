@@ -4,11 +4,13 @@ import csv
 import importlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from dcem_lab import pretrained
 from dcem_lab.suite.agents import PlannerConfig
+from dcem_lab.suite.envs.dmc import make_env
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -70,3 +72,15 @@ def test_every_way_to_differentiate_a_plan_is_measured(script, monkeypatch, tmp_
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert {row["backward"] for row in rows} == {"unroll", "checkpoint", "truncate", "prune"}
     assert all(float(row["ms"]) > 0 for row in rows)
+
+
+def test_the_exact_pendulum_is_that_of_gymnasium(script):
+    pendulum, env = script("exact_pendulum").GymnasiumPendulum(), make_env("Pendulum-v1")
+    for seed in range(5):
+        observation, _ = env.reset(seed=seed)
+        state = torch.from_numpy(observation).double()
+        for push in torch.linspace(-1, 1, 60).sin().tolist():
+            state, cost = pendulum.step(state, torch.tensor([push], dtype=torch.float64))
+            observation, reward, *_ = env.step(np.array([push]))
+            torch.testing.assert_close(state, torch.from_numpy(observation).double(), rtol=0, atol=1e-3)
+            assert -cost.item() == pytest.approx(reward, abs=1e-3)

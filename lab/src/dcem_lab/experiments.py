@@ -27,10 +27,10 @@ EXPERIMENTS: dict[str, str] = {
     "cartpole": "dcem_lab.cartpole.train",
     "cartpole-grid": "dcem_lab.cartpole.grid",
     "cartpole-baselines": "dcem_lab.cartpole.baselines",
-    "agent": "dcem_lab.suite.agent",
     "planet": "dcem_lab.suite.planet",
     "embed": "dcem_lab.suite.embed",
     "ppo": "dcem_lab.suite.ppo",
+    "agent": "dcem_lab.suite.agent",
 }
 
 

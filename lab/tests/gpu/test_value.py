@@ -31,7 +31,7 @@ MODEL = RSSMConfig(
     hidden=200, width=200, members=3, pessimism=0.5, residual=True, activation="gelu", normalize=True,
     predict_std=False, sample=False, loss="rmse", distance=4,
 )  # fmt: skip
-VALUE = ValueConfig(gamma=0.98, width=64, batch=64, updates_per_step=3.0, start_share=0.25)
+VALUE = ValueConfig(gamma=0.98, width=64, batch=64, updates_per_step=3.0, early_share=0.25)
 HALF = 4e-3
 
 
@@ -126,7 +126,7 @@ def test_captured_updates_learn_what_eager_ones_do(values: str) -> None:
             reward = -(u[:, 0] + x[:, 0] / 2).square()
             replay.add(x, u, reward, x, torch.full((64,), t == 9))
         model = RSSM(2, 1, RSSMConfig(hidden=8, width=8)).cuda()
-        config = replace(VALUE, steps=1, gamma=0.0, lr=3e-3, values=values, start_steps=2, low=-1.0, high=1.0)
+        config = replace(VALUE, steps=1, gamma=0.0, lr=3e-3, values=values, early_steps=2, span=1.0)
         learner = ValueLearner(config.value(model, 0).cuda(), model, replay, config, generator)
         for _ in range(300):
             if captured:
@@ -154,7 +154,7 @@ def test_the_agent_runs_and_goes_on_from_its_state(latent: bool) -> None:
     def make() -> Planet:
         return make_planet(
             model=MODEL, planner=planner, decoder=decoder, value=VALUE, envs=4, episode=10, device="cuda",
-            learning=LearningConfig(batch=16, length=8, average=0.9, updates_per_step=1.5, start_share=0.25),
+            learning=LearningConfig(batch=16, length=8, average=0.9, updates_per_step=1.5, early_chunks=0.25),
             seed_episodes=4, replay_steps=2000, policy_share=0.5,
         )  # fmt: skip
 

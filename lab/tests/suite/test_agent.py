@@ -229,6 +229,19 @@ def test_phase_three_goes_through_plans_that_end_in_a_value(embedded: Path, tmp_
     assert read_records(tmp_path / "log.jsonl")[1]["first_ratio_error"] < 1e-5
 
 
+def test_phase_three_off_policy_pleases_the_critics(embedded: Path, tmp_path: Path) -> None:
+    words = ["keep_decoder=true", "decoder.residual=true", "decoder.updates_per_step=0", "updates_per_step=0"]
+    words += ["plan.updates_per_step=1", f"from={embedded}"]
+    assert cli.main(["train", *EMBED, *words, f"run_dir={tmp_path}"]) == exits.DONE
+    last = read_records(tmp_path / "log.jsonl")[-1]
+    assert last["plan/updates"] == last["value/updates"] == 100
+    assert last["updates"] == last["decoder/updates"] == 0
+    before, after = (load(folder).decoder for folder in (embedded, tmp_path))
+    assert before is not None
+    assert after is not None
+    assert not torch.equal(before.net[0].weight, after.net[0].weight)
+
+
 def test_what_needs_a_value_is_refused_without_one(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

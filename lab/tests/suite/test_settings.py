@@ -10,10 +10,15 @@ from dcem_lab.suite import embed
 LOOP = ["n_envs", "n_workers", "eval_every", "eval_episodes", "save_every", "seed", "device", "source"]
 STEPS = ["env_steps", "log_every"]
 LEARNING = ["updates_per_step", "batch", "length", "lr", "eps", "clip", "average"]
-COLLECTING = ["seed_episodes", "noise", "noise_from_zero", "replay_steps", "checkpoint_mb"]
+COLLECTING = ["seed_episodes", "seed_steps", "noise", "noise_from_zero", "replay_steps", "checkpoint_mb"]
 SHORT = {
     "planet": [*LOOP, *STEPS, *LEARNING, *COLLECTING, "task", "action_repeat", "wrap_angles", "members"],
-    "embed": [*LOOP, *STEPS, *LEARNING, *COLLECTING, "keep_model", "offline", "pessimism", "latent_dim"],
+    "agent": [
+        *LOOP, *STEPS, *LEARNING, *COLLECTING, "task", "action_repeat", "wrap_angles", "members", "critics",
+        "gamma", "reward_scale", "values", "bound", "early_share", "early_chunks", "smoothing",
+    ],
+    "embed": [*LOOP, *STEPS, *LEARNING, *COLLECTING, "keep_model", "offline", "pessimism", "latent_dim",
+              "states", "context", "start_share", "recent", "backward", "kept", "residual", "keep_value"],
     "ppo": [
         *LOOP, "snapshot", "steps", "actions", "parts", "passes", "minibatch", "lr", "std", "learn_std",
         "std_lr", "gamma", "lam", "clip", "grad_clip", "value_width", "value_lr", "value_updates",

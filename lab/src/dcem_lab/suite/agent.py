@@ -51,7 +51,7 @@ class Config(planet.Config):
     updates_per_step: float = _phase_one("updates_per_step", 1.0)
     clip: float = _phase_one("clip", 20.0)
     average: float = _phase_one("average", 0.995)
-    start_share: float = _phase_one("start_share", 0.2)
+    early_chunks: float = _phase_one("early_chunks", 0.2)
     model: RSSMConfig = field(default_factory=lambda: replace(planet.ENSEMBLE, distance=6))
     planner: PlannerConfig = GUIDED
     evaluation: PlannerConfig = GUIDED
@@ -59,7 +59,7 @@ class Config(planet.Config):
     loop: StepLoopConfig = field(
         default_factory=lambda: StepLoopConfig(env_steps=600_000, eval_every=50_000, eval_episodes=32)
     )
-    value: ValueConfig = field(default_factory=lambda: ValueConfig(start_share=0.25))
+    value: ValueConfig = field(default_factory=lambda: ValueConfig(early_share=0.25))
 
     def agent_for(self, env: ControlEnv) -> AgentConfig:
         """The agent for an environment of the task, all but its world model."""
@@ -78,7 +78,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "model": replace(planet.ENSEMBLE, hidden=16, width=16, distance=4, members=2),
         "planner": _TINY_PLANNER,
         "evaluation": _TINY_PLANNER,
-        "value": ValueConfig(critics=3, width=16, batch=16, updates_per_step=1.0, start_share=0.25),
+        "value": ValueConfig(critics=3, width=16, batch=16, updates_per_step=1.0, early_share=0.25),
     },
     # For Gymnasium's tasks of few dimensions, on a CPU.
     "gym": {
@@ -86,7 +86,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "planner": _GYM_PLANNER,
         "evaluation": _GYM_PLANNER,
         "updates_per_step": 1.0,
-        "value": ValueConfig(width=64, batch=128, updates_per_step=4.0, start_share=0.25),
+        "value": ValueConfig(width=64, batch=128, updates_per_step=4.0, early_share=0.25),
     },
     # Twice the updates of the model, which tasks with a long action repeat need.
     "best": {"updates_per_step": 2.0},

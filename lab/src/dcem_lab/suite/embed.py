@@ -18,6 +18,7 @@ from dcem_lab.suite.agents import (
     DecoderConfig,
     LearningConfig,
     Offline,
+    PlanConfig,
     Planet,
     PlannerConfig,
     Value,
@@ -68,6 +69,8 @@ class Config(LearningConfig):
         planner: how to plan, in the latent space, while learning, collecting and evaluating.
         decoder: the decoder, and how it learns.
         value: how a value goes on learning, where there is one; its networks are those of the source.
+        plan: how plans learn to please its critics: phase 3 off policy, where the decoder is kept and neither
+            it nor the model learns otherwise (`preset=improve`).
         collecting: exploration and memory.
         loop: the loop around the agent.
     """
@@ -88,7 +91,8 @@ class Config(LearningConfig):
         default_factory=lambda: PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
     )
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
-    value: ValueConfig = field(default_factory=lambda: ValueConfig(start_share=0.25))
+    value: ValueConfig = field(default_factory=lambda: ValueConfig(early_share=0.25))
+    plan: PlanConfig = field(default_factory=PlanConfig)
     collecting: CollectingConfig = field(default_factory=lambda: CollectingConfig(noise_from_zero=True))
     loop: StepLoopConfig = field(default_factory=lambda: StepLoopConfig(env_steps=500_000))
 
@@ -98,6 +102,8 @@ class Config(LearningConfig):
         require(not self.keep_decoder or self.keep_model, "keep_decoder", True, "false with keep_model=false")
         for name in ("keep_model", "keep_replay"):
             require(not self.offline or getattr(self, name), name, False, "true with offline=true")
+        require(not (self.offline and self.plan.updates_per_step), "plan.updates_per_step",
+                self.plan.updates_per_step, "0 with offline=true")  # fmt: skip
         require(not (self.offline and self.decoder.recent), "decoder.recent", self.decoder.recent,
                 "0 with offline=true, where nothing is newer than the rest")  # fmt: skip
         require(self.planner.tau > 0 or self.decoder.backward == "detach", "planner.tau", self.planner.tau,
@@ -109,8 +115,10 @@ class Config(LearningConfig):
         if value is not None:
             theirs = {name: value.settings[name] for name in self.value.NETWORK}
             learning = value_for(replace(self.value, **theirs), env)
-        return AgentConfig(self, self.collecting, self.planner, self.decoder, learning)
+        return AgentConfig(self, self.collecting, self.planner, self.decoder, learning, self.plan)
 
+
+_RESIDUAL = DecoderConfig(residual=True, average=0.999, start_share=0.25)
 
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {
@@ -134,10 +142,18 @@ PRESETS: dict[str, dict[str, object]] = {
     # Corrections of the policy's plan, from a source with a value.
     "value": {
         "planner": PlannerConfig(samples=100, elites=10, iterations=5, horizon=6, tau=0.2, dtype="float16"),
-        "decoder": DecoderConfig(residual=True, average=0.999, start_share=0.25),
+        "decoder": _RESIDUAL,
         "collecting": CollectingConfig(noise_from_zero=True, policy_share=0.25),
-        "start_share": 0.2,
+        "early_chunks": 0.2,
     },
+}
+# Phase 3 off policy: the critics, and parts of what plans through the plan; all else stays as it is.
+PRESETS["improve"] = {
+    **PRESETS["value"],
+    "keep_decoder": True,
+    "decoder": replace(_RESIDUAL, updates_per_step=0.0),
+    "updates_per_step": 0.0,
+    "plan": PlanConfig(updates_per_step=1.0),
 }
 
 
@@ -148,7 +164,7 @@ def check(config: Config) -> None:
     value = source.value if config.keep_value else None
     for name, wanted in (
         ("decoder.residual", config.decoder.residual),
-        ("policy_share", config.collecting.policy_share > 0),
+        ("plan.updates_per_step", config.plan.updates_per_step > 0),
     ):
         require(not wanted or value is not None, name, wanted, f"left out: {config.source} has no value")
     with closing(source.environment()()) as env:

@@ -36,7 +36,7 @@ from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained, load_from
 from dcem_lab.training.loop import train
 
-ANGLES = {"cheetah-run": (1,)}
+ANGLES = {"cheetah-run": (1,), "HalfCheetah-v5": (1,)}
 """Observations that are angles which turn around and around: cheetah's pitch."""
 
 _NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pessimism")
@@ -57,7 +57,7 @@ class Config(LearningConfig):
         source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
             has one (else seed episodes that its model plans); `from=` on the command line.
         wrap_angles: give the model sine and cosine of the observations that are angles.
-        model: the world model.
+        model: the world model; it predicts terminations wherever the task may have some.
         planner: the planner that collects.
         evaluation: the planner that is evaluated.
         collecting: exploration and memory.
@@ -143,7 +143,7 @@ PRESETS: dict[str, dict[str, object]] = {
         ),
         "planner": _GYM_PLANNER,
         "evaluation": _GYM_PLANNER,
-        "collecting": CollectingConfig(noise_from_zero=True, replay_steps=100_000),
+        "collecting": CollectingConfig(seed_steps=500, noise_from_zero=True, replay_steps=100_000),
         "batch": 16,
         "length": 20,
         "updates_per_step": 2.0,

@@ -140,7 +140,7 @@ class ReplayBuffer:
         kept = self._first[self._rows, entry]
         self._first[self._rows, entry] = torch.where(ended, self._written, kept)
         self._end[self._rows, entry] = self._written
-        self._terminated[self._rows, entry] = False
+        self._terminated[self._rows, entry] = torch.zeros_like(ended)
 
     def close_episodes(self) -> None:
         """End every open episode at its last observation that is stored, because another will begin."""

@@ -79,8 +79,9 @@ def add_episodes(
     How they came about (planner, snapshot, date, seconds, commit, versions, machine) goes to a JSON file
     beside it. `snapshot` is None for weights that ship, which have only one.
     """
+    candidates = planner.samples + planner.policy_plans
     new = [
-        Row(task, controller, run, planner.samples, planner.iterations, episode.seed, round(episode.total, 3))
+        Row(task, controller, run, candidates, planner.iterations, episode.seed, round(episode.total, 3))
         for episode in episodes
     ]
     record = {

@@ -48,8 +48,7 @@ _VALUE = {
     "reward_scale": float,
     "values": str,
     "bins": int,
-    "low": float,
-    "high": float,
+    "span": float,
     "symlog": bool,
 }
 
@@ -123,7 +122,8 @@ def check_value(settings: Any, weights: Mapping[str, Tensor], model: RSSM) -> No
         settings.get("values") in KINDS, "value.values", settings.get("values"), f"one of {', '.join(KINDS)}"
     )
     require(0 <= settings["gamma"] < 1, "value.gamma", settings["gamma"], "at least 0 and below 1")
-    require(settings["reward_scale"] > 0, "value.reward_scale", settings["reward_scale"], "above 0")
+    for name in ("reward_scale", "span"):
+        require(settings[name] > 0, f"value.{name}", settings[name], "above 0")
     require(settings["critics"] >= 1, "value.critics", settings["critics"], "at least 1")
     build = partial(Value, **settings)
     with torch.device("meta"):

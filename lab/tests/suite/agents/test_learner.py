@@ -98,6 +98,17 @@ def test_updates_keep_pace_with_steps(rate: float, expected: int) -> None:
     assert agent.learners["model"].updates == expected
 
 
+def test_short_seed_episodes_are_more_of_them() -> None:
+    agent = make_planet(seed_steps=50)
+    for _ in range(25):
+        agent.step()
+    assert agent.learners["model"].updates == 0
+    other = make_planet(seed_steps=50)
+    other.load_state_dict(agent.state_dict())
+    other.step()
+    assert other.learners["model"].updates == 1
+
+
 def test_the_same_seed_gives_the_same_agent() -> None:
     agents = [make_planet(seed=seed) for seed in (0, 0, 1)]
     for agent in agents:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
+from dcem_lab.suite import trust
 from dcem_lab.suite.agents import Value, ValueConfig, ValueLearner
 from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.two_hot import TwoHot, symexp, symlog
@@ -21,7 +22,7 @@ TINY = ValueConfig(critics=3, width=16, batch=32, steps=2, gamma=0.5, reward_sca
 
 @given(st.floats(-1e4, 1e4), st.booleans())
 def test_the_mean_of_two_hot_weights_is_the_number(y: float, symmetric: bool) -> None:
-    bins = TwoHot(51, -10.0, 10.0, symmetric)
+    bins = TwoHot(51, 10.0, symmetric)
     number = torch.tensor(y, dtype=torch.float64)
     weights = bins.weights(number)
     assert weights.sum() == pytest.approx(1)
@@ -31,7 +32,7 @@ def test_the_mean_of_two_hot_weights_is_the_number(y: float, symmetric: bool) ->
 
 
 def test_the_cross_entropy_is_least_at_the_weights_themselves() -> None:
-    bins, y = TwoHot(11, -3.0, 3.0), torch.randn(7, dtype=torch.float64)
+    bins, y = TwoHot(11, 3.0), torch.randn(7, dtype=torch.float64)
     logits = (bins.weights(y) + 1e-9).log().requires_grad_()
     torch.testing.assert_close(
         torch.autograd.grad(bins.loss(logits, y).sum(), logits)[0],
@@ -145,7 +146,7 @@ def reaching(n: int = 400) -> ReplayBuffer:
 
 @pytest.mark.parametrize("values", ["scalar", "two-hot"])
 def test_an_actor_finds_what_is_best(values: str) -> None:
-    changes = {"steps": 1, "gamma": 0.0, "batch": 128, "lr": 3e-3, "values": values, "low": -1.0, "high": 1.0}
+    changes = {"steps": 1, "gamma": 0.0, "batch": 128, "lr": 3e-3, "values": values, "span": 1.0}
     it = learner(ValueConfig(**{**vars(TINY), **changes}), reaching())
     for _ in range(400):
         it.update()
@@ -204,3 +205,23 @@ def test_a_state_is_worth_less_where_critics_or_members_disagree(termination: bo
             expected[i, j] = found.mean() - 0.5 * found.std(correction=0)
     torch.testing.assert_close(got, expected)
     assert torch.autograd.grad(got.sum(), state)[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 10**9}, "weights must fit the config"),
+        ({"features": 4}, "value.features must be the model's 3, got 4"),
+        ({"values": "three-hot"}, "value.values must be one of scalar, two-hot, got 'three-hot'"),
+        ({"gamma": 1.0}, "value.gamma must be at least 0 and below 1, got 1.0"),
+        ({"critics": True}, "value.critics must be int, got True"),
+        ({"layers": 9}, "settings of value must be among"),
+    ],
+)
+def test_a_stored_value_is_held_against_its_weights(changes: dict[str, Any], message: str) -> None:
+    model, value = RSSM(3, 2, RSSMConfig(hidden=4, width=4)), Value(3, 2, critics=2, width=8)
+    trust.check_value(value.settings, value.state_dict(), model)
+    with pytest.raises(ValueError, match=message):
+        trust.check_value({**value.settings, **changes}, value.state_dict(), model)
+    with pytest.raises(ValueError, match="value's weights must be those of critics and actor"):
+        trust.check_value(value.settings, {}, model)

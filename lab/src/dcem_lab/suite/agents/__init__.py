@@ -6,6 +6,7 @@ from dcem_lab.suite.agents.controller import Controller, Episode
 from dcem_lab.suite.agents.decoder_learner import DecoderConfig, DecoderLearner
 from dcem_lab.suite.agents.model_learner import LearningConfig, ModelLearner
 from dcem_lab.suite.agents.offline import Offline
+from dcem_lab.suite.agents.plan_learner import PlanConfig, PlanLearner
 from dcem_lab.suite.agents.planet import Planet
 from dcem_lab.suite.agents.planner import Planner, PlannerConfig
 from dcem_lab.suite.agents.value import Value
@@ -23,6 +24,8 @@ __all__ = [
     "LearningConfig",
     "ModelLearner",
     "Offline",
+    "PlanConfig",
+    "PlanLearner",
     "Planet",
     "Planner",
     "PlannerConfig",

@@ -14,6 +14,7 @@ from dcem_lab.suite.agents.collect import CollectingConfig, Collector
 from dcem_lab.suite.agents.decoder_learner import DecoderConfig, DecoderLearner
 from dcem_lab.suite.agents.model_learner import LearningConfig, ModelLearner
 from dcem_lab.suite.agents.offline import Offline, digest
+from dcem_lab.suite.agents.plan_learner import PlanConfig, PlanLearner
 from dcem_lab.suite.agents.planet import Planet
 from dcem_lab.suite.agents.planner import Planner, PlannerConfig
 from dcem_lab.suite.agents.value import Value
@@ -35,6 +36,7 @@ class AgentConfig:
         planner: how it plans, in latent space where there is a decoder.
         decoder: a decoder to plan with, and how it learns; None to plan over action sequences.
         value: critics and an actor to plan with, and how they learn; None to plan to the horizon alone.
+        plan: how plans learn to please the critics; None, or 0 updates a step, for not at all.
     """
 
     learning: LearningConfig
@@ -42,6 +44,15 @@ class AgentConfig:
     planner: PlannerConfig
     decoder: DecoderConfig | None = None
     value: ValueConfig | None = None
+    plan: PlanConfig | None = None
+
+    def __post_init__(self) -> None:
+        share, plans = self.collecting.policy_share, self.planner.policy_plans
+        for name, given in (("policy_share", share), ("planner.policy_plans", plans)):
+            require(
+                self.value is not None or not given, name, given, "0 without a value, which has the policy"
+            )
+        require(self.decoder is None or not plans, "planner.policy_plans", plans, "0 in a latent space")
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -95,7 +106,7 @@ def build(
     seeds = spread(seed)
     random = {
         name: Generator(device).manual_seed(seeds[name])
-        for name in ("plan", "explore", "learn", "decode", "judge")
+        for name in ("plan", "explore", "learn", "decode", "judge", "please")
     }
     model = begin.model.to(device)
     terminates = model.config.termination
@@ -122,6 +133,18 @@ def build(
             first.to(device), planning, replay, config.decoder, config.planner, random["decode"], value
         )
         learners["decoder"], decoder = decoder_learner, decoder_learner.average
+        if value is not None and config.plan is not None and config.plan.updates_per_step:
+            learners["plan"] = PlanLearner(
+                model,
+                decoder_learner.decoder,
+                (planning, decoder),
+                value,
+                replay,
+                config.plan,
+                config.decoder,
+                config.planner,
+                random["please"],
+            )
 
     by_policy = config.collecting.by_policy(envs.num_envs, device)
     planner = Planner(planning, config.planner, decoder, random["plan"], value, by_policy)
@@ -138,6 +161,7 @@ def build(
         {name: random[name] for name in ("plan", "explore")},
         checkpoint_bytes,
         config.collecting.seed_episodes if begin.replay is None else 0,
+        config.collecting.seed_steps if begin.replay is None else 0,
         seed_planner,
     )
 
@@ -171,6 +195,6 @@ def build_offline(
 
 def spread(seed: int) -> dict[str, int]:
     """Seeds for all that draws at random, unlike each other; agents of one seed have the same."""
-    parts = ("model", "envs", "plan", "explore", "learn", "decoder", "decode", "value", "judge")
+    parts = ("model", "envs", "plan", "explore", "learn", "decoder", "decode", "value", "judge", "please")
     drawn = np.random.SeedSequence(seed).generate_state(len(parts)) >> 1  # room to count on from there
     return dict(zip(parts, drawn.tolist(), strict=True))

@@ -22,6 +22,8 @@ class CollectingConfig(Settings):
 
     Attributes:
         seed_episodes: S, episodes at the beginning, of random actions, before anything is learned.
+        seed_steps: steps that these have at least, over all environments: where random episodes are short,
+            there are more of them.
         noise: standard deviation of the exploration noise.
         noise_from_zero: spread it over the environments, from 0 to `noise`, instead of the same for all.
         policy_share: share of the environments in which the policy acts alone, where there is one: what plans
@@ -31,6 +33,7 @@ class CollectingConfig(Settings):
     """
 
     seed_episodes: int = setting(5, least=1)
+    seed_steps: int = setting(0, least=0)
     noise: float = setting(0.3, least=0)
     noise_from_zero: bool = False
     policy_share: float = setting(0.0, least=0, most=1)
@@ -80,6 +83,8 @@ class Collector:
         """Of the episodes that ended last, as many as there are environments; oldest first."""
         self.episodes = 0
         """How many have ended."""
+        self.steps = 0
+        """Steps of all environments together."""
         changes = [*replay.state, *model.normalizer.buffers(), *model.reward_scale.buffers()]
         self._remember = capture(self._remember_one_by_one, changes=changes)
 
@@ -131,6 +136,7 @@ class Collector:
         finished = self._sums[transition.ended].tolist()
         self._sums[transition.ended] = 0.0
         self.episodes += len(finished)
+        self.steps += self.envs.num_envs
         self.returns = (self.returns + finished)[-self.envs.num_envs :]
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,6 +148,7 @@ class Collector:
             "sums": self._sums.copy(),
             "returns": self.returns,
             "episodes": self.episodes,
+            "steps": self.steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -151,3 +158,4 @@ class Collector:
         self._states = state["states"].to(self._noise.device)
         self._sums = np.array(state["sums"])
         self.returns, self.episodes = list(state["returns"]), state["episodes"]
+        self.steps = state.get("steps", 0)  # not in older ones, which wait for no steps

@@ -11,6 +11,7 @@ from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.planner import DTYPES, PlannerConfig
+from dcem_lab.suite.agents.replayed_states import replayed_states
 from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
 from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.replay import ReplayBuffer
@@ -113,7 +114,6 @@ class DecoderLearner(Fit):
     ) -> None:
         self.decoder, self.model, self.replay, self.config = decoder, model, replay, config
         self.value = value
-        self._n_starts = round(config.start_share * config.states)
         self._imagination, self._planner = FrozenRollout(model, dtype=DTYPES[planner.dtype]), planner
         self._guide = Guide(value, model, planner.value_pessimism) if value is not None else None
         backward = by_name(config.backward, config.kept, planner.iterations)
@@ -127,29 +127,6 @@ class DecoderLearner(Fit):
         cost = embedding_loss(self._mpc, situation, self.generator)
         return cost, {"cost": cost.detach()}
 
-    @torch.no_grad()
     def states(self) -> Tensor:
-        """Replayed model states (B, S): the last of chunks, or any of those with which an episode begins."""
-        config, n_starts = self.config, self._n_starts
-        kinds = (
-            (config.states - n_starts, {"newest": config.recent or None}),
-            (n_starts, {"from_start": True}),
-        )
-        padded = self.model.config.termination
-        chunks = [
-            self.replay.sample(count, config.context, self.generator, padded=padded, **kind)
-            for count, kind in kinds
-            if count
-        ]
-        observations, actions, _, terminated, valid = map(torch.cat, zip(*chunks, strict=True))
-        state = self.model.initial(observations[:, 0])
-        followed = [state]
-        for t in range(config.context):
-            state = self.model.observe(state, actions[:, t], observations[:, t + 1])
-            followed.append(state)
-        step = torch.full((config.states,), config.context, device=state.device)
-        drawn = torch.rand(n_starts, device=state.device, generator=self.generator)
-        step[config.states - n_starts :] = (drawn * len(followed)).long().clamp(max=config.context)
-        if padded:  # there is nothing to plan at the end, or after it
-            step = torch.minimum(step, valid.sum(dim=1) - terminated.any(dim=1).long())
-        return torch.stack(followed)[step, torch.arange(config.states, device=state.device)]
+        """Replayed model states (B, S)."""
+        return replayed_states(self.model, self.replay, self.config, self.generator)

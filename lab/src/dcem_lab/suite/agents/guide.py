@@ -75,11 +75,20 @@ class Guide(nn.Module):
         return q.mean(dim=-1) - self.pessimism * variance.sqrt()
 
     def plans(self, state: Tensor, noise: Tensor) -> Tensor:
-        """Actions (E, P, H, m) that the actor takes from states (E, s) in the model, with noise added."""
-        state = state.unsqueeze(-2).expand(*noise.shape[:-2], -1)
+        """Actions (E, P, H, m) that the actor takes from states (E, s) in the model, with noise added.
+
+        Steps of the model without what they earn, which costs as much again.
+        """
+        model, (E, P) = self.model, noise.shape[:2]
+        H, X = model.config.hidden, model.features
+        members = self._members(state).transpose(0, 1).unsqueeze(2)
+        members = members.expand(-1, -1, P, -1).flatten(1, 2)  # (M, E · P, …)
+        hidden, x = members[..., :H], members[..., H : H + X]
         taken: list[Tensor] = []
-        for epsilon in noise.unbind(-2):
+        for epsilon in noise.flatten(0, 1).unbind(1):
             if taken:
-                state, _ = self.model.step(state, taken[-1])
-            taken.append((self.act(state) + epsilon).clamp(-1, 1))
-        return torch.stack(taken, dim=-2)
+                action = taken[-1].expand(len(x), -1, -1)
+                hidden = model.gru(torch.cat([x, action], dim=-1), hidden)
+                x, _ = model.predict(hidden, x)
+            taken.append((self.value.actor(x.mean(dim=0)) + epsilon).clamp(-1, 1))
+        return torch.stack(taken, dim=1).unflatten(0, (E, P))

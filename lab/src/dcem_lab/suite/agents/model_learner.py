@@ -22,7 +22,7 @@ class LearningConfig(Settings):
         lr, eps: of Adam.
         clip: gradients are scaled down to this norm, over all members.
         average: decay of the moving average of the weights that plans; 0 for the weights themselves.
-        start_share: share of the chunks with which an episode begins; they are rare otherwise.
+        early_chunks: share of the chunks with which an episode begins; they are rare otherwise.
     """
 
     updates_per_step: float = setting(1.0, least=0)
@@ -32,7 +32,7 @@ class LearningConfig(Settings):
     eps: float = setting(1e-4, above=0)
     clip: float = setting(1000.0, above=0)
     average: float = setting(0.0, least=0, below=1)
-    start_share: float = setting(0.0, least=0, most=1)
+    early_chunks: float = setting(0.0, least=0, most=1)
 
 
 class ModelLearner(Fit):
@@ -58,6 +58,6 @@ class ModelLearner(Fit):
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         config, padded = self.config, self.model.config.termination
         chunk = self.replay.sample_with_starts(
-            config.batch, config.length, self.generator, config.start_share, padded=padded
+            config.batch, config.length, self.generator, config.early_chunks, padded=padded
         )
         return multistep_loss(self.model, *chunk, generator=self.generator)

@@ -44,6 +44,7 @@ class Planet:
         generators: of planner and collector, by name.
         checkpoint_bytes: a checkpoint's replay buffer holds the newest steps that fit.
         seed_episodes: episodes before anything is learned.
+        seed_steps: steps of all environments before anything is learned.
         seed_planner: plans those; None for random actions.
     """
 
@@ -55,11 +56,12 @@ class Planet:
         generators: Mapping[str, Generator],
         checkpoint_bytes: int,
         seed_episodes: int = 0,
+        seed_steps: int = 0,
         seed_planner: Planner | None = None,
     ) -> None:
         self.learners, self.collector, self.planner = learners, collector, planner
         self._generators, self._checkpoint_bytes = generators, checkpoint_bytes
-        self._seed_episodes, self._seed_planner = seed_episodes, seed_planner
+        self._seed_episodes, self._seed_steps, self._seed_planner = seed_episodes, seed_steps, seed_planner
         device = collector.replay.device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
@@ -80,7 +82,8 @@ class Planet:
 
     def step(self) -> None:
         """One step of every environment and the updates that go with it."""
-        seeding, stopwatch = self.collector.episodes < self._seed_episodes, self.learners.stopwatch
+        collector, stopwatch = self.collector, self.learners.stopwatch
+        seeding = collector.episodes < self._seed_episodes or collector.steps < self._seed_steps
         if not seeding:
             with _beside(self._stream):
                 self.learners.step()

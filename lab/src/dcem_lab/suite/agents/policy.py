@@ -23,6 +23,16 @@ PARTS = ("decoder", "reward", "transition")
 termination head, where there is one."""
 
 
+def parts_of(model: RSSM, decoder: Decoder | None) -> dict[str, list[nn.Module]]:
+    """The modules of every part."""
+    transition = (model.gru, model.observation_head, model.termination_head)
+    return {
+        "decoder": [decoder] if decoder is not None else [],
+        "reward": [model.reward_head],
+        "transition": [module for module in transition if module is not None],
+    }
+
+
 class Policy(nn.Module):
     """π(u | s, ε) = N(plan(s, ε), σ²), a function of the planner's noise ε as much as of the state.
 
@@ -104,17 +114,8 @@ class Policy(nn.Module):
                 f"planner.elites must be below samples={self.planner.samples} where reward or transition "
                 "learn: with all samples elite, they do not matter to the plan"
             )
-        modules: dict[str, list[nn.Module]] = {
-            "decoder": [self.decoder] if self.decoder is not None else [],
-            "reward": [self.model.reward_head],
-            "transition": [
-                head
-                for head in (self.model.gru, self.model.observation_head, self.model.termination_head)
-                if head is not None
-            ],
-        }
         trained = []
-        for part, owners in modules.items():
+        for part, owners in parts_of(self.model, self.decoder).items():
             for parameter in (p for owner in owners for p in owner.parameters()):
                 parameter.requires_grad_(part in chosen)
                 if part in chosen:

@@ -24,29 +24,28 @@ def symexp(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TwoHot:
-    """So many bins from low to high, in units of `symlog` where that is asked for.
+    """So many bins from −span to span, in units of `symlog` where that is asked for.
 
-    >>> bins = TwoHot(5, -2.0, 2.0, symlog=False)
+    >>> bins = TwoHot(5, 2.0, symlog=False)
     >>> bins.weights(torch.tensor([0.25, 9.0]))
     tensor([[0.0000, 0.0000, 0.7500, 0.2500, 0.0000],
             [0.0000, 0.0000, 0.0000, 0.0000, 1.0000]])
     """
 
     bins: int = 101
-    low: float = -10.0
-    high: float = 10.0
+    span: float = 10.0
     symlog: bool = True
 
     def weights(self, y: Tensor) -> Tensor:
         """Numbers (...) → weights (..., bins) that sum to one; beyond the bins is the last of them."""
-        at = (symlog(y) if self.symlog else y).clamp(self.low, self.high)
-        at = (at - self.low) * ((self.bins - 1) / (self.high - self.low))
+        at = (symlog(y) if self.symlog else y).clamp(-self.span, self.span)
+        at = (at + self.span) * ((self.bins - 1) / (2 * self.span))
         index = torch.arange(self.bins, device=y.device, dtype=y.dtype)
         return (1 - (at.unsqueeze(-1) - index).abs()).clamp_min(0)
 
     def mean(self, logits: Tensor) -> Tensor:
         """Logits (..., bins) → numbers (...)."""
-        places = torch.linspace(self.low, self.high, self.bins, device=logits.device, dtype=logits.dtype)
+        places = torch.linspace(-self.span, self.span, self.bins, device=logits.device, dtype=logits.dtype)
         mean = (logits.softmax(dim=-1) * places).sum(dim=-1)  # not @: tensor cores would round it
         return symexp(mean) if self.symlog else mean
 

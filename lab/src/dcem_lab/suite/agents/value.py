@@ -28,7 +28,7 @@ class Value(nn.Module):
         gamma: discount an action; a plan that ends in this value has the same.
         reward_scale: the critics' unit is 1 / reward_scale of the reward's.
         values: what a critic says: "scalar", a number, or "two-hot", a distribution over bins.
-        bins, low, high, symlog: those of `TwoHot`, in the critics' unit.
+        bins, span, symlog: those of `TwoHot`, in the critics' unit.
         generator: where the first weights come from, on the processor.
 
     `settings` holds these arguments, but for the last, as JSON values.
@@ -49,8 +49,7 @@ class Value(nn.Module):
         reward_scale: float = 0.1,
         values: str = "scalar",
         bins: int = 101,
-        low: float = -10.0,
-        high: float = 10.0,
+        span: float = 10.0,
         symlog: bool = True,
         generator: Generator | None = None,
     ) -> None:
@@ -58,10 +57,10 @@ class Value(nn.Module):
         self.settings: dict[str, Any] = {
             "features": features, "action_dim": action_dim, "critics": critics, "width": width,
             "gamma": gamma, "reward_scale": reward_scale, "values": values,
-            "bins": bins, "low": low, "high": high, "symlog": symlog,
+            "bins": bins, "span": span, "symlog": symlog,
         }  # fmt: skip
         self.gamma, self.reward_scale = gamma, reward_scale
-        self.bins = TwoHot(bins, low, high, symlog) if values == "two-hot" else None
+        self.bins = TwoHot(bins, span, symlog) if values == "two-hot" else None
         hidden = [width, width]
         self.actor = Actor(features, action_dim, hidden, generator)
         outputs = 1 if self.bins is None else bins

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
@@ -36,15 +35,15 @@ class ValueConfig(Settings):
             away counts 1/e of what is near.
         reward_scale: rewards are multiplied by it before anything is learned.
         values: what critics say: scalar, a number, or two-hot, a distribution over bins.
-        bins, low, high, symlog: of the bins, from low to high of scaled values, or of their symmetric
+        bins, span, symlog: of the bins, from −span to span of scaled values, or of their symmetric
             logarithm.
         updates_per_step: updates for every step of all environments; may be a fraction.
         batch: transitions in an update.
         steps: n, rewards before the critics take over.
-        start_share: share of the batch that is taken from the first `start_steps` steps of episodes, which
+        early_share: share of the batch that is taken from the first `early_steps` steps of episodes, which
             are rare otherwise.
-        start_steps: how many steps are a beginning.
-        noise, noise_clip: standard deviation and limit of the noise on the actor's action in targets.
+        early_steps: how many steps are a beginning.
+        smoothing, smoothing_clip: standard deviation and limit of the noise on the actor's action in targets.
         bound: what values may be at most, in units of the reward, where critics take over; null for no
             bound, but on tasks of the control suite what its rewards can add up to, at most one an
             environment step.
@@ -61,8 +60,7 @@ class ValueConfig(Settings):
         "reward_scale",
         "values",
         "bins",
-        "low",
-        "high",
+        "span",
         "symlog",
     )
     """What of it the networks are made of."""
@@ -73,25 +71,20 @@ class ValueConfig(Settings):
     reward_scale: float = setting(0.1, above=0)
     values: str = setting("scalar", among=KINDS)
     bins: int = setting(101, least=2)
-    low: float = -10.0
-    high: float = 10.0
+    span: float = setting(10.0, above=0)
     symlog: bool = True
     updates_per_step: float = setting(12.0, least=0)
     batch: int = setting(512, least=1)
     steps: int = setting(3, least=1)
-    start_share: float = setting(0.0, least=0, most=1)
-    start_steps: int = setting(25, least=1)
-    noise: float = setting(0.2, least=0)
-    noise_clip: float = setting(0.5, least=0)
-    bound: float | None = None
+    early_share: float = setting(0.0, least=0, most=1)
+    early_steps: int = setting(25, least=1)
+    smoothing: float = setting(0.2, least=0)
+    smoothing_clip: float = setting(0.5, least=0)
+    bound: float | None = setting(None, least=0)
     calm: float = setting(1e-3, least=0)
     lr: float = setting(3e-4, above=0)
     clip: float = setting(10.0, above=0)
     average: float = setting(0.995, least=0, below=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.low < self.high, "low", self.low, f"below high={self.high}")
 
     @property
     def network(self) -> dict[str, Any]:
@@ -130,7 +123,7 @@ class ValueLearner(Fit):
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         config, value = self.config, self.value
         chunk = self.replay.sample_with_starts(
-            config.batch, config.steps, self.generator, config.start_share, config.start_steps, padded=True
+            config.batch, config.steps, self.generator, config.early_share, config.early_steps, padded=True
         )
         x, u, targets = self.targets(chunk)
         said = value.say(x, u)
@@ -164,8 +157,8 @@ class ValueLearner(Fit):
         """What the averaged critics make of x (B, X), (B,), in units of the reward."""
         config, value = self.config, self.average
         u = value.actor(x)
-        noise = config.noise * torch.empty_like(u).normal_(generator=self.generator)
-        u = (u + noise.clamp(-config.noise_clip, config.noise_clip)).clamp(-1, 1)
+        noise = config.smoothing * torch.empty_like(u).normal_(generator=self.generator)
+        u = (u + noise.clamp(-config.smoothing_clip, config.smoothing_clip)).clamp(-1, 1)
         q = value(x, u)
         # Two critics for every row: drawn so that nothing waits for the device.
         drawn = torch.rand(q.shape, device=q.device, generator=self.generator).topk(2, dim=0).indices
