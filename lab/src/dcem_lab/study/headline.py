@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from dcem_lab.suite.numbers import (
     Evaluation,
     Training,
     label_of,
+    other_seeds,
     read_evaluations,
     read_trainings,
 )
@@ -98,7 +99,7 @@ def _control_suite(results: Path) -> Iterator[dict[str, str]]:
         for controller in CONTROLLERS:
             ours, one = NOT_MEASURED, evaluated.get((task, controller))
             if one is not None:
-                ours = f"{np.median(one.totals):.0f}" + _other_seeds(task, controller, evaluated)
+                ours = f"{np.median(one.totals):.0f}" + _other_seeds(one, list(evaluated.values()))
             elif controller == "full-cem":
                 ours = next((_so_far(t) for t in trainings if (t.task, t.preset) == (task, PRESET)), ours)
             known = f"{paper.DMC_RETURNS[task, controller].median:.0f}"
@@ -106,13 +107,8 @@ def _control_suite(results: Path) -> Iterator[dict[str, str]]:
             yield _row(f"{task}, {label_of(controller, results)}, median return", ours, known, peers)
 
 
-def _other_seeds(task: str, controller: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:
-    """Of the phases that learn a controller; those of phase 1 were stopped at different steps."""
-    others = [
-        f"{np.median(one.totals):.0f}"
-        for (at, name), one in evaluated.items()
-        if at == task and name.startswith(f"{controller}-seed-") and controller != "full-cem"
-    ]
+def _other_seeds(one: Evaluation, evaluated: Sequence[Evaluation]) -> str:
+    others = [f"{np.median(other.totals):.0f}" for other in other_seeds(one, evaluated)]
     return f" (other seed{'s' * (len(others) > 1)}: {', '.join(others)})" if others else ""
 
 
