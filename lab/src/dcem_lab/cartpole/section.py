@@ -147,7 +147,7 @@ def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
                 "controller": row["controller"],
                 "pole stays up": f"{row['stay_up']} of {row['states']} states",
                 "steps": row["steps"],
-                "median cost a step": row["median_cost_a_step"],
+                "median cost per step": row["median_cost_a_step"],
             }
             for row in rows
         ]
@@ -155,7 +155,7 @@ def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
 
 
 def closed_loop(results: Path) -> list[dict[str, str]]:
-    """What planning anew after every step does, or nothing where that has not been run."""
+    """What planning again after every step does, or nothing where that has not been run."""
     path = results / "cartpole" / "closed_loop.csv"
     return read_rows(path) if path.exists() else []
 
@@ -275,7 +275,7 @@ def _opening(study: Study, data: dict[str, Any]) -> Markup:
     found = {method: f"{end['cost']:.2f} after {end['sampled']:,}" for method, end in last.items()}
     return render(
         "cartpole/opening.html",
-        sentence="A map from two numbers to plans of 20 forces is learned through the search: from this state "
+        sentence="A map from two numbers to plans of 20 forces is learned through the search: from one state "
         f"it ends at a cost of {found['dcem']} sampled trajectories, CEM over all forces at {found['cem']}.",
         iterations=len(data["dcem"]),
         steps=steps,

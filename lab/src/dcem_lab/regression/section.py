@@ -38,7 +38,6 @@ def section(sources: Sources) -> Section:
         "regression/section.html",
         trained=variants[0].config["n_iters"],
         records=records_of(sources.results, variants),
-        claims=claims,
         updates=paper.REGRESSION_UPDATES,
         window=_WINDOW,
         sentences=regression.sentences(variants),

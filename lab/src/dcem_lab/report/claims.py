@@ -15,8 +15,8 @@ RULE = (
     "A number agrees when it lies within our 95% interval; “but wide” when that interval reaches further "
     "than half of the value. No median of returns stands alone. Its episodes have two humps when they fall "
     f"into two groups of at least {LEAST:.0%} each, with fewer than half as many episodes between the groups "
-    f"as around either. They have failures when at least {LEAST:.0%} return less than half of the median. The "
-    "verdict says so for the controller and for its other seeds, and is then not counted as agreement."
+    f"as around either. They have failures when at least {LEAST:.0%} return less than half of the median. "
+    "The verdict says so for the controller and for its other seeds, and is then not counted as agreement."
 )
 
 

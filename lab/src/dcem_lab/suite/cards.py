@@ -22,9 +22,9 @@ from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 
 LEGEND = (
     ("c0", "an episode"),
-    ("c1", "an episode with less than half of the median"),
+    ("c1", "one that fails: less than half of the median"),
     ("ink bar", "the paper's quartiles"),
-    ("ink triangle", "an episode that is filmed"),
+    ("ink triangle", "one that is filmed"),
 )
 _RETURNS = Scale(0, 1000)
 
@@ -82,5 +82,5 @@ def _dots(one: Evaluation) -> Dots:
 
 def _caption(total: float | None, low: float) -> str:
     if total is None:
-        return "an episode"
+        return "return not noted"
     return f"return {total:.0f}, a failure" if total < low else f"return {total:.0f}"

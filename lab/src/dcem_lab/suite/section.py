@@ -59,13 +59,12 @@ def section(sources: Sources) -> Section:
     machines = "; ".join(dict.fromkeys(row.pop("measured on") for row in planning))
     body = render(
         "suite/section.html",
-        claims=claims,
         cards=[card for key, card in cards.items() if key not in newest(evaluations)],
         legend=LEGEND,
         evaluations=[_evaluation(one) for one in evaluations],
         planning=_named(planning, "task", "controller"),
         machines=machines,
-        **{name: _phase(name, results, trainings, evaluations) for name, trainings in phases.items()},
+        **{name: _phase(name, results, trainings) for name, trainings in phases.items()},
         beside_others=_beside_others(phases["planet"]),
         questions={
             "planet": _with_code(planet_rows(results)),
@@ -166,9 +165,7 @@ def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> I
             )
 
 
-def _phase(
-    name: str, results: Path, trainings: Sequence[Training], evaluations: Sequence[Evaluation]
-) -> dict[str, Any]:
+def _phase(name: str, results: Path, trainings: Sequence[Training]) -> dict[str, Any]:
     """Its curves, and every run in a table.
 
     Runs that go on from others are in the table alone: by environment steps they would flatter. So are those
@@ -177,15 +174,8 @@ def _phase(
     command, controller = PHASES[name]
     first = name == "planet"
     shown = [one for one in trainings if not (one.aside or (first and one.goes_on))]
-    words = [
-        f"{one.task}: median {np.median(one.totals):.0f} over {len(one.totals)} episodes, "
-        f"{one.sampled} trajectories for a plan."
-        for one in evaluations
-        if one.controller == controller and not first
-    ]
     return {
         "command": command,
-        "words": " ".join(words),
         "curves": _curves(
             shown, controller, label_of(controller, results), "eval_mean" if first else "eval_median"
         ),
