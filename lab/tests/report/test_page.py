@@ -255,6 +255,7 @@ def test_three_pictures_then_verdicts_then_folded_sections(built, text):
     order = [built.index(words) for words in marks]
     assert order == sorted(order)
     assert text["case"].count("answers lie at a minimum") == 1
+    assert not re.search(r"run0|seed0|-T5|dcem train", text["case"] + text["summary"])  # no names of runs
     for name in ("what", "regression", "cartpole", "dmc", "speed", "limits"):
         assert re.search(rf'<section id="{name}"><details>\s*<summary><h2>', built), name
     assert '<section id="quick"><details open>' in built  # that is what its reader asked for
