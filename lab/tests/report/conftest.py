@@ -1,5 +1,6 @@
 """Sources of a page with every section filled, all of it made up but for the docs and a film."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -35,9 +36,11 @@ def sources(tmp_path_factory) -> Sources:
     made_up.write_trainings(results)
     made_up.write_evaluations(results)
     made_up.write_planning(results)
-    for film in ("cartpole/videos/cartpole.mp4", "dmc/videos/cheetah_run.mp4"):
+    for film in ("cartpole/videos/cartpole.mp4", "dmc/videos/cheetah-run.mp4"):
         (results / film).parent.mkdir()
         shutil.copy(FILM, results / film)
+    about = {"task": "cheetah-run", "experiment": "embed", "seed": 3, "total": 123.4}
+    (results / "dmc" / "videos" / "cheetah-run.json").write_text(json.dumps(about), encoding="utf-8")
     made_up.write_cpu_benchmark(root / "benchmarks" / "results")
     made_up.write_gpu_benchmark(root / "lab" / "benchmarks" / "gpu" / "results")
     shutil.copytree(ROOT / "lab" / "docs", root / "lab" / "docs")

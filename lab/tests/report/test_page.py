@@ -23,10 +23,12 @@ from PIL import Image
 
 from dcem_lab import cli, paper, study
 from dcem_lab.commands import exits
-from dcem_lab.report import markdown, page, pictures
+from dcem_lab.report import claims, markdown, page, pictures
+from dcem_lab.report.charts import Dots, dots
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.templates import code, part
+from dcem_lab.suite import cards
 from dcem_lab.suite import section as dmc
 from made_up import EPISODES, write_questions, write_record, write_rows
 
@@ -128,7 +130,7 @@ def test_the_papers_numbers_come_from_one_module(sources, text, monkeypatch):
     monkeypatch.setitem(paper.DMC_RETURNS, ("walker-walk", "latent-dcem"), paper.Quartiles(11, 22, 33))
     after = Text(study.build_page(sources)).sections
     assert "4.321" in after["summary"] and "4.321" in after["cartpole"]
-    assert "22 [11–33]" in after["dmc"]
+    assert "22 [11–33]" in after["summary"]
     assert "4.321" not in text["summary"]
 
 
@@ -160,7 +162,7 @@ def test_every_section_has_its_results(text, sources):
 def test_an_empty_folder_makes_a_page_that_says_so(tmp_path):
     content = study.build_page(Sources(tmp_path, tmp_path))
     text = Text(content).sections
-    assert set(text) >= {"what", "summary", "regression", "cartpole", "dmc", "speed", "limits"}
+    assert set(text) >= {"case", "what", "summary", "regression", "cartpole", "dmc", "speed", "limits"}
     assert "quick" not in text
     for name, command in (("regression", "dcem train regression"), ("cartpole", "dcem train cartpole-grid"),
                           ("dmc", "dcem train planet"), ("speed", "make bench")):  # fmt: skip
@@ -223,11 +225,40 @@ def test_evaluations_beside_the_paper(sources, text):
     assert np.median(full.totals) == 701 and full.sampled == "10,000"
     _, low, high = full.interval
     assert 701 - 15 < low < 701 < high < 701 + 15
-    table = text["dmc"]
-    assert "cheetah-run, full CEM 701 [683–714] 701 [676–726] 1 (101 episodes)" in table
-    assert re.search(r"cheetah-run, latent DCEM 652 \[592–681\] 900 .{,60}✓ better", table)
-    assert re.search(r"walker-walk, full CEM 953 \[920–972\] 700 .{,60}✗ worse", table)
-    assert "walker-walk, latent DCEM 861 [761–916] · not run yet" in table
+    table = text["summary"]
+    assert "cheetah-run, full CEM: median return 701 [683–714] 701 [676–726] 1 (101 episodes)" in table
+    assert re.search(r"cheetah-run, latent DCEM: median return 652 \[592–681\] 900 .{,60}✓ better", table)
+    assert re.search(r"walker-walk, full CEM: median return 953 \[920–972\] 700 .{,60}✗ worse", table)
+    assert "walker-walk, latent DCEM: median return 861 [761–916] · not run yet" in table
+
+
+def test_no_verdict_hides_two_humps(sources):
+    """A third of a controller's episodes fail: its median is better, and that alone is not said."""
+    path = sources.results / "dmc" / "evaluations.csv"
+    before = path.read_text()
+    ours = [line for line in before.splitlines() if line.startswith("cheetah-run,latent-dcem,")]
+    worse = [re.sub(r"[^,]+$", "40.5", line) for line in ours[:30]]
+    with changed(path, "\n".join(ours), "\n".join([*worse, *ours[30:]])):
+        after = Text(study.build_page(sources)).sections
+    assert "better, but two humps 30 around 40, 71 around 915" in after["summary"]
+    assert "cheetah-run: latent DCEM either works or fails" in after["limits"]
+    assert "failed episodes: 30 of 101" in after["case"]
+
+
+def test_the_rule_of_the_verdicts_is_on_the_page(text):
+    assert claims.RULE in text["summary"]
+    assert "two groups of at least 5% each" in claims.RULE and "less than half of the median" in claims.RULE
+
+
+def test_three_pictures_then_verdicts_then_folded_sections(built, text):
+    marks = 'id="regression-explorer"', 'id="cartpole-explorer"', "<video", 'id="summary"', 'id="what"'
+    order = [built.index(words) for words in marks]
+    assert order == sorted(order)
+    assert text["case"].count("answers lie at a minimum") == 1
+    assert not re.search(r"run0|seed0|-T5|dcem train", text["case"] + text["summary"])  # no names of runs
+    for name in ("what", "regression", "cartpole", "dmc", "speed", "limits"):
+        assert re.search(rf'<section id="{name}"><details>\s*<summary><h2>', built), name
+    assert '<section id="quick"><details open>' in built  # that is what its reader asked for
 
 
 def test_runs_are_drawn_anew_before_their_episodes():
@@ -270,7 +301,7 @@ def test_a_run_that_goes_on_from_another_is_not_counted_by_its_own_steps(sources
     cheetah, _ = dmc.read_trainings(sources.results / "planet")
     on = {seed: record | {"config": {"source": "cheetah-run"}} for seed, record in cheetah.records.items()}
     trainings = [cheetah, replace(cheetah, preset="annealed", records=on)]
-    phase = dmc._phase("planet", sources.results, trainings, [])
+    phase = dmc._phase("planet", sources.results, trainings)
     assert "ours, best" in phase["curves"] and "ours, annealed" not in phase["curves"]
     assert "cheetah-run, annealed, 0" in [row["task, variant, seed"] for row in phase["runs"]]
     assert "ours, annealed" not in str(dmc._beside_others(trainings))
@@ -299,7 +330,7 @@ def test_the_papers_claims_have_their_lines(sources, text):
 
 def test_what_failed_on_the_control_suite_is_said(tmp_path):
     write_questions(tmp_path)
-    totals = {"latent-dcem": [900.0] * 6 + [100.0] * 4, "full-cem": [900.0, 850.0] * 5}
+    totals = {"latent-dcem": [900.0] * 30 + [100.0] * 20, "full-cem": [900.0, 850.0] * 5}
     rows = [
         ["walker-walk", name, "a", 1, 1, i, x] for name, them in totals.items() for i, x in enumerate(them)
     ]
@@ -310,8 +341,10 @@ def test_what_failed_on_the_control_suite_is_said(tmp_path):
         write_record(folder)
     evaluations = dmc.read_evaluations(tmp_path)
     sits, offline = dmc.failures(evaluations, dmc.read_trainings(tmp_path / "embed"))
-    assert "walker-walk: latent DCEM either works or does not. 4 of 10 episodes" in sits
-    assert "from 100 to 900; the mean is 580" in sits
+    assert (
+        "walker-walk: latent DCEM either works or fails. Of 50 episodes, 20 around 100, 30 around 900" in sits
+    )
+    assert "The mean is 580" in sits
     assert (
         "cheetah-run" in offline
         and "a mean return of 188; online, with as many updates, it is 568" in offline
@@ -340,10 +373,24 @@ def test_a_step_of_training_in_parts(text):
     assert f"cheetah-run best an imaginary GPU {parts}" in text["speed"]
 
 
-def test_a_box_has_quartiles_whiskers_and_the_points_beyond():
-    totals = np.array([0.0, *np.linspace(100, 200, 21), 1000.0])
-    box = dmc._box(dmc.Evaluation("task", "full-cem", {"a": totals}, "10", "full CEM"))
-    assert (box.median, box.whiskers, list(box.points)) == (150, (100, 200), [0, 1000])
+def test_every_episode_is_a_dot_and_failures_have_their_colour():
+    returns = np.array([*np.full(30, 90.0), *np.linspace(800, 900, 70)])
+    row = Dots("100 episodes", returns, low=400)
+    drawn = dots("Returns", [row], Scale(0, 1000), "return")
+    (fine,), (fails,) = (re.findall(rf'd="([^"]+)" class="dot {color}"', drawn) for color in ("c0", "c1"))
+    assert (fine.count("h0"), fails.count("h0")) == (70, 30)
+    heights = {float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)h0", fails)}
+    assert len(heights) == 30  # equal returns stand on each other
+
+
+def test_a_film_stands_beside_the_returns_of_its_controller(sources):
+    [film] = cards.read_films(sources.results / "dmc" / "videos")["cheetah-run", "latent-dcem"]
+    evaluations = dmc.read_evaluations(sources.results)
+    found = cards.controller_cards(evaluations, {("cheetah-run", "latent-dcem"): [film]})
+    card = found["cheetah-run", "latent-dcem"]
+    assert film.address in card and "return 123, a failure" in card and "101 episodes, median 900" in card
+    assert "the filmed episode: 123" in card and "the paper: 652 [592–681]" in card
+    assert "video" not in found["walker-walk", "full-cem"]
 
 
 # Its parts

@@ -44,6 +44,7 @@ def address(sources, tmp_path_factory) -> str:
 def opened(browser, address) -> Iterator:
     tab = browser.new_page(viewport={"width": 1440, "height": 900})
     tab.goto(address)
+    tab.locator("#unfold").click()
     yield tab
     tab.close()
 
@@ -92,6 +93,43 @@ def test_markup_in_names_does_nothing(browser, tmp_path):
     assert tab.evaluate("JSON.parse(document.getElementById('some-data').textContent)") == data["some-data"]
     assert tab.locator("#a h2").inner_text() == hostile
     assert tab.locator("footer").inner_text().startswith("Built by dcem report")
+    tab.close()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_it_opens_with_the_pictures_and_unfolds(browser, address, width):
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    tab.goto(address)
+    for seen in ("#regression-0", "#cartpole-latent", "#case .dot", "#summary table"):
+        assert tab.locator(seen).first.is_visible(), seen
+    assert not tab.locator("#live").is_visible() and not tab.locator("#speed table").first.is_visible()
+    tab.locator("nav a", has_text="Speed").click()
+    assert tab.locator("#speed > details").evaluate("(fold) => fold.open")
+    assert not tab.locator("#live").is_visible()
+    tab.locator("#unfold").press("Enter")
+    assert tab.locator("details:not([open])").count() == 0 and tab.locator("#live").is_visible()
+    tab.locator("#unfold").press("Enter")
+    assert tab.locator("main > section > details[open]").count() == 0
+    tab.close()
+
+
+def test_a_link_opens_its_section(browser, address):
+    tab = browser.new_page()
+    tab.goto(f"{address}#dmc")
+    assert tab.locator("#dmc > details").evaluate("(fold) => fold.open")
+    assert not tab.locator("#cartpole > details").evaluate("(fold) => fold.open")
+    tab.close()
+
+
+@pytest.mark.parametrize(("motion", "plays"), [("no-preference", True), ("reduce", False)])
+def test_films_play_by_themselves_while_they_are_seen(browser, address, motion, plays):
+    tab = browser.new_page(reduced_motion=motion)
+    tab.goto(address)
+    film = tab.locator("#case video").first
+    assert film.evaluate("(video) => video.paused")  # it is further down
+    film.scroll_into_view_if_needed()
+    tab.wait_for_timeout(300)
+    assert film.evaluate("(video) => video.paused") == (not plays)
     tab.close()
 
 
@@ -164,7 +202,8 @@ def points(tab, figure: str) -> list[float]:
 
 def test_the_regression_slider(opened, sources):
     slider = opened.locator("#regression-iteration")
-    assert slider.input_value() == "10"
+    assert slider.input_value() == "30"  # where the methods differ
+    slider.fill("10")
     trained = points(opened, "regression-1")
     assert len(trained) == 20
     slider.press("End")

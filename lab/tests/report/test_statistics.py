@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dcem_lab.report.claims import beside, judge
-from dcem_lab.report.statistics import Interval, bootstrap, interval, log_interval
+from dcem_lab.report.claims import Verdict, beside, judge, qualified
+from dcem_lab.report.statistics import Interval, bootstrap, interval, log_interval, two_humps
 
 
 def test_intervals_cover_the_mean_as_often_as_they_say():
@@ -54,3 +54,63 @@ def test_verdicts(ours, known, lower, words):
 @pytest.mark.parametrize(("known", "words"), [(600, "better"), (695, "agrees"), (800, "worse")])
 def test_verdicts_on_an_interval(known, words):
     assert beside(Interval(700, 690, 710), known).words == words
+
+
+# The shape behind a median
+
+
+def hump(at: float, n: int, spread: float = 30.0) -> np.ndarray:
+    """Evenly through a normal distribution."""
+    return stats.norm(at, spread).ppf((np.arange(n) + 0.5) / n)
+
+
+@pytest.mark.parametrize(
+    ("low", "n_low", "high"), [(150, 40, 930), (20, 8, 960), (400, 50, 700), (50, 90, 900)]
+)
+def test_two_humps_are_found(low, n_low, high):
+    found = two_humps(np.concatenate([hump(low, n_low), hump(high, 100 - n_low)]))
+    assert found is not None and (found.n_low, found.n_high) == (n_low, 100 - n_low)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1)
+
+
+@pytest.mark.parametrize(
+    "shape", [stats.norm(), stats.uniform(), stats.expon(), stats.t(3), stats.beta(8, 1), stats.lognorm(1)]
+)
+def test_one_hump_is_not_split(shape):
+    """However skewed or heavy its tail is; of samples of 100, at most one in twenty looks as if."""
+    drawn = shape.rvs((200, 100), random_state=np.random.default_rng(0))
+    assert np.mean([two_humps(samples) is not None for samples in drawn]) < 0.05
+
+
+@pytest.mark.parametrize("samples", [np.full(50, 7.0), np.array([0.0, 1000.0] * 9), np.array([1.0])])
+def test_no_shape_is_read_into_equal_or_few_samples(samples):
+    assert two_humps(samples) is None
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-2, 1e2))
+def test_humps_do_not_depend_on_the_unit(shift, scale):
+    samples = np.concatenate([hump(150, 40), hump(930, 60)])
+    found, moved = two_humps(samples), two_humps(samples * scale + shift)
+    assert found is not None and moved is not None and found.n_low == moved.n_low
+
+
+BETTER, WORSE = Verdict("better", "good"), Verdict("worse", "bad")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "seeds", "words", "tone", "note"),
+    [
+        (BETTER, [hump(900, 100)], "better", "good", ""),
+        (BETTER, [hump(900, 100), hump(850, 100)], "better", "good", ""),
+        (BETTER, [np.concatenate([hump(100, 40), hump(930, 60)])],
+         "better, but two humps", "even", "40 around 100, 60 around 930"),
+        (WORSE, [np.concatenate([hump(100, 40), hump(930, 60)])],
+         "worse, but two humps", "bad", "40 around 100, 60 around 930"),
+        (BETTER, [np.concatenate([np.linspace(100, 800, 14), hump(900, 86)])],
+         "better, but failures", "even", "7 of 100 below half of the median"),
+        (BETTER, [hump(900, 100), np.concatenate([hump(100, 30), hump(930, 70)])],
+         "better, but not in every seed", "even", "another seed: 30 around 100, 70 around 930"),
+    ],
+)  # fmt: skip
+def test_a_verdict_says_what_the_median_hides(verdict, seeds, words, tone, note):
+    assert qualified(verdict, *seeds) == (words, tone, note)

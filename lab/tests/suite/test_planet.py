@@ -276,6 +276,8 @@ def test_a_film_has_a_frame_an_action(
     with imageio.get_reader(path) as film_reader:
         assert film_reader.count_frames() == 20
         assert film_reader.get_meta_data()["size"] == (48, 32)
+    about = json.loads(path.with_suffix(".json").read_text())
+    assert (about["task"], about["seed"], about["total"]) == ("plane", 0, episode.total)
 
 
 def test_what_cannot_be_drawn_is_not_filmed(

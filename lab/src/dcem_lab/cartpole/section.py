@@ -53,7 +53,6 @@ def section(sources: Sources) -> Section:
     body = render(
         "cartpole/section.html",
         records=_records(root),
-        explorer=_explorer(study) if drawn else None,
         expert=paper.CARTPOLE_EXPERT,
         claims=list(claims.values()),
         words=numbers.in_words(study),
@@ -61,14 +60,23 @@ def section(sources: Sources) -> Section:
         again=[{name: row[name] for name in row if name not in told} for row in numbers.factors(study)],
         colors=[(COLORS[tau], f"τ = {tau:g}") for tau in TAUS],
         convergence=_convergence(study),
-        surfaces=list(_surfaces(study)),
+        surfaces=list(_surfaces(study)) if drawn else [],
         box=place(_BOX, _BOX, 330, 2),
         baselines=numbers.baselines(study),
         films=[(film(path), _FILM) for path in sorted((root / "videos").glob("*.mp4"))],
     )
     soft = [claim for (_, tau), claim in claims.items() if tau == 1]
-    data = {"cartpole-data": _data(study)} if drawn else {}
-    return Section("cartpole", "Cartpole", body, soft, list(_failures(study, sources.results)), data)
+    data = _data(study) if drawn else {}
+    return Section(
+        "cartpole",
+        "Cartpole",
+        body,
+        soft,
+        list(_failures(study, sources.results)),
+        {"cartpole-data": data} if drawn else {},
+        _opening(study, data) if drawn else Markup(),
+        "Improvement factors, convergence, latent spaces, other controllers and a film.",
+    )
 
 
 def _naming(dim: int, tau: float) -> tuple[str, str, str]:
@@ -258,18 +266,24 @@ def _shaded(cost: np.ndarray, low: float) -> str:
 # The figure with a slider
 
 
-def _explorer(study: Study) -> dict[str, Any]:
+def _opening(study: Study, data: dict[str, Any]) -> Markup:
+    """The search in the latent space beside the one over all forces, and a slider over iterations."""
     steps, forces = place(Scale(0, 19), _FORCE)
     z1, z2 = place(_BOX, _BOX)
     _, _, cost = read_surface(study.pictures / "surface_tau1_0.csv")
-    return {
-        "iterations": read_samples(study.pictures / "dcem_samples.csv")["iteration"].max(),
-        "steps": steps,
-        "forces": forces,
-        "z1": z1,
-        "z2": z2,
-        "surface": _shaded(cost, float(cost.min())),
-    }
+    last = {method: found[-1] for method, found in data.items()}
+    found = {method: f"{end['cost']:.2f} after {end['sampled']:,}" for method, end in last.items()}
+    return render(
+        "cartpole/opening.html",
+        sentence="A map from two numbers to plans of 20 forces is learned through the search: from one state "
+        f"it ends at a cost of {found['dcem']} sampled trajectories, CEM over all forces at {found['cem']}.",
+        iterations=len(data["dcem"]),
+        steps=steps,
+        forces=forces,
+        z1=z1,
+        z2=z2,
+        surface=_shaded(cost, float(cost.min())),
+    )
 
 
 def _data(study: Study) -> dict[str, Any]:

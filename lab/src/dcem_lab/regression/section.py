@@ -34,25 +34,41 @@ def section(sources: Sources) -> Section:
         absent = [Claim(*_naming(name), _paper(name)) for name in regression.PAPER]
         return Section("regression", "Regression", part("not_run", COMMAND), absent)
     claims = [_claim(variant) for variant in variants if variant.name in regression.PAPER]
-    first, (x, y) = variants[0], place(_X, _Y)
     body = render(
         "regression/section.html",
-        trained=first.config["n_iters"],
+        trained=variants[0].config["n_iters"],
         records=records_of(sources.results, variants),
-        iterations=first.predictions.shape[1],
-        seeds=len(first.predictions),
-        labels=[variant.label for variant in variants],
-        x=x,
-        y=y,
-        claims=claims,
         updates=paper.REGRESSION_UPDATES,
         window=_WINDOW,
         sentences=regression.sentences(variants),
         curves=curves(variants),
         rows=regression.table(variants),
     )
-    data = {"regression-data": explorer_data(variants)}
-    return Section("regression", "Regression", body, claims, list(failures(variants)), data)
+    return Section(
+        "regression",
+        "Regression",
+        body,
+        claims,
+        list(failures(variants)),
+        {"regression-data": explorer_data(variants)},
+        _opening(variants),
+        "Training errors, errors after more iterations, and every variant.",
+    )
+
+
+def _opening(variants: Sequence[Variant]) -> Markup:
+    """Two energy surfaces beside each other, and a slider over iterations."""
+    first, (x, y) = variants[0], place(_X, _Y)
+    shares = " and ".join(f"{v.at_minimum.mean():.0%} of {v.label}'s" for v in variants[:2])
+    return render(
+        "regression/opening.html",
+        sentence=f"A learned energy should be lowest at the answer: {shares} answers lie at a minimum.",
+        iterations=first.predictions.shape[1],
+        seeds=len(first.predictions),
+        labels=[variant.label for variant in variants],
+        x=x,
+        y=y,
+    )
 
 
 def records_of(results: Path, variants: Sequence[Variant]) -> dict[str, dict[str, Any]]:

@@ -5,8 +5,9 @@ Series are named by classes c0 to c7, which the stylesheet colours. How they are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
@@ -16,6 +17,7 @@ from dcem_lab.report.templates import part
 
 WIDTH, HEIGHT = 360, 236
 LEFT, RIGHT, TOP, BOTTOM = 44, 8, 8, 36
+DOT = 3  # pixels across
 _ROW = 30  # the height of one
 
 
@@ -62,16 +64,36 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Box:
-    """Quartiles, and whiskers and single points where they are known."""
+class Dots:
+    """Samples (S,), each a dot: one row of a chart.
+
+    low: dots below it are coloured as failures; known: published quartiles and median, below the dots;
+    marked: where single samples are pointed at.
+    """
 
     label: str
-    color: str
-    q1: float
-    median: float
-    q3: float
-    whiskers: tuple[float, float] | None = None
-    points: Sequence[float] = field(default=())
+    values: np.ndarray
+    low: float = -np.inf
+    known: tuple[float, float, float] | None = None
+    marked: Sequence[float] = ()
+
+    def stacked(self, x: Scale) -> list[tuple[float, int]]:
+        """The value of every dot and how many are below it in its column."""
+        columns = Counter[int]()
+        placed = []
+        for value in np.sort(self.values).tolist():
+            column = int(x(value) // DOT)
+            placed.append((value, columns[column]))
+            columns[column] += 1
+        return placed
+
+    def path(self, x: Scale, base: float, failures: bool) -> str:
+        """Dots of one colour as strokes of no length; their ends are round."""
+        return "".join(
+            f"M{(x(value) // DOT + 0.5) * DOT:g} {base - (level + 0.5) * DOT:g}h0"
+            for value, level in self.stacked(x)
+            if (value < self.low) == failures
+        )
 
 
 def place(x: Scale, y: Scale, height: float = HEIGHT, left: float = LEFT) -> tuple[Scale, Scale]:
@@ -109,9 +131,14 @@ def rows(
     return _draw("rows", title, placed, x, y, xlabel, rules, height)
 
 
-def boxes(title: str, groups: Sequence[tuple[str, Sequence[Box]]], y: Scale, ylabel: str) -> Markup:
-    """Box plots side by side, in labelled groups."""
-    return _draw("boxes", title, groups, *place(Scale(0, len(groups)), y), ylabel)
+def dots(title: str, found: Sequence[Dots], x: Scale, xlabel: str) -> Markup:
+    """Every sample as a dot, stacked where they would cover each other: humps, tails and gaps are seen."""
+    x, top, placed = x.between(RIGHT, WIDTH - RIGHT), 0.0, []
+    for one in found:
+        base = top + 20 + DOT * (1 + max((level for _, level in one.stacked(x)), default=0))
+        placed.append((one, top, base))
+        top = base + 14
+    return _draw("dots", title, placed, x, xlabel, top + BOTTOM)
 
 
 def panel(title: str, chart: Markup, legend: Sequence[tuple[str, str]] = ()) -> Markup:

@@ -1,4 +1,4 @@
-"""A number of the paper beside ours, and the verdict on it."""
+"""A number of the paper beside ours, and the verdict on it, which hides no second hump behind a median."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dcem_lab.report.statistics import Interval, interval, log_interval
+from dcem_lab.report.statistics import LEAST, Interval, failed, interval, log_interval, two_humps
 
 _SIGNS = {"good": "✓", "even": "≈", "bad": "✗", "none": "·"}
 WIDE = 0.5  # an interval that reaches further than this part of the mean says little
+RULE = (
+    "A number agrees when it lies within our 95% interval; “but wide” when that interval reaches further "
+    "than half of the value. No median of returns stands alone. Its episodes have two humps when they fall "
+    f"into two groups of at least {LEAST:.0%} each, with fewer than half as many episodes between the groups "
+    f"as around either. They have failures when at least {LEAST:.0%} return less than half of the median. "
+    "The verdict says so for the controller and for its other seeds, and is then not counted as agreement."
+)
 
 
 class Verdict(NamedTuple):
     words: str
     tone: str  # good, even, bad or none
+    note: str = ""
 
     @property
     def sign(self) -> str:
@@ -71,3 +79,29 @@ def beside(ours: Interval, paper: float, lower_is_better: bool = False) -> Verdi
         return Verdict("agrees", "good")
     better = ours.mean <= paper if lower_is_better else ours.mean >= paper
     return Verdict("better", "good") if better else Verdict("worse", "bad")
+
+
+def qualified(verdict: Verdict, returns: np.ndarray, *other_seeds: np.ndarray) -> Verdict:
+    """A verdict on the median of returns (S,), which says where these or other seeds' have humps or failures.
+
+    >>> returns = np.array([100.0, 110.0] * 10 + [900.0, 910.0] * 20)
+    >>> qualified(Verdict("better", "good"), returns)
+    Verdict(words='better, but two humps', tone='even', note='20 around 105, 40 around 905')
+    """
+    (name, note), *others = map(_caveat, (returns, *other_seeds))
+    if not name:
+        notes = [f"another seed: {said}" for _, said in others if said]
+        name, note = "not in every seed" * bool(notes), "; ".join(notes)
+    if not name:
+        return verdict
+    return Verdict(f"{verdict.words}, but {name}", "bad" if verdict.tone == "bad" else "even", note)
+
+
+def _caveat(returns: np.ndarray) -> tuple[str, str]:
+    """What a median of them hides, and in numbers; empty where it hides nothing."""
+    if (humps := two_humps(returns)) is not None:
+        return "two humps", str(humps)
+    count = int(failed(returns).sum())
+    if count < LEAST * len(returns):
+        return "", ""
+    return "failures", f"{count} of {len(returns)} below half of the median"

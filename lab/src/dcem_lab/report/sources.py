@@ -52,7 +52,8 @@ class Sources:
 class Section:
     """A part of the page.
 
-    `claims` go into the summary on top, `failures` to what did not work; `data` is read by scripts.
+    `opening` is what it adds to the top of the page, `body` is folded away below, with `about` as a hint at
+    what is in it. `claims` go to the verdicts, `failures` to what did not work; `data` is read by scripts.
     """
 
     id: str
@@ -61,6 +62,9 @@ class Section:
     claims: Sequence[Claim] = ()
     failures: Sequence[str | Markup] = ()
     data: dict[str, Any] = field(default_factory=dict)
+    opening: Markup | str = ""
+    about: str = ""
+    folded: bool = True
 
 
 def or_not_run(body: Callable[[], Markup], how: str) -> Markup:

@@ -1,4 +1,4 @@
-"""What samples say about the number behind them: 95% intervals."""
+"""What samples say about the number behind them: 95% intervals, and whether one number is enough."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
+FEWEST = 20  # samples that have a shape
+LEAST = 0.05  # a group with a smaller share of the samples is no hump, and fewer failures are no tail
+VALLEY = 0.5  # between two humps there are at most so many samples, as a share of the lower hump's
+FAILED = 0.5  # an episode with less than this share of the median return has failed
 
 
 class Interval(NamedTuple):
@@ -56,3 +60,46 @@ def bootstrap(samples: np.ndarray, statistic: Callable[..., Any], resamples: int
         (samples,), statistic, n_resamples=resamples, confidence_level=CONFIDENCE, method="percentile", rng=0
     ).confidence_interval
     return Interval(value, float(low), float(high))
+
+
+class Humps(NamedTuple):
+    """Two groups of samples with a valley between them: the size and the median of each."""
+
+    n_low: int
+    low: float
+    n_high: int
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.n_low} around {self.low:.0f}, {self.n_high} around {self.high:.0f}"
+
+
+def two_humps(samples: np.ndarray) -> Humps | None:
+    """The two groups that samples (S,) fall into, or None where there is one.
+
+    They are split where the variance within both parts is least. Three windows of equal width lie around the
+    lower part's median, around the upper's, and between. A density with one peak has at least as much in the
+    middle window as in one of the others; there are two humps where the middle has less than half of either.
+
+    >>> str(two_humps(np.array([100.0, 110.0] * 10 + [900.0, 910.0] * 10)))
+    '20 around 105, 20 around 905'
+    >>> two_humps(np.linspace(0, 1000, 100)) is None
+    True
+    """
+    n = len(samples)
+    if n < FEWEST:
+        return None
+    ordered, least = np.sort(samples), max(2, round(LEAST * n))
+    cuts = range(least, n - least + 1)
+    cut = min(cuts, key=lambda i: i * ordered[:i].var() + (n - i) * ordered[i:].var())
+    low, high = float(np.median(ordered[:cut])), float(np.median(ordered[cut:]))
+    if low == high:
+        return None
+    quarter = (high - low) / 4
+    below, between, above = np.histogram(samples, low + quarter * np.array([-1, 1, 3, 5]))[0]
+    return Humps(cut, low, n - cut, high) if between < VALLEY * min(below, above) else None
+
+
+def failed(returns: np.ndarray) -> np.ndarray:
+    """Which episodes (S,) return less than half of the median."""
+    return returns < FAILED * np.median(returns)

@@ -1,4 +1,4 @@
-"""The opening: what DCEM is, in a paragraph, a picture, and a panel to play with."""
+"""What DCEM is: two sentences on top of the page; in full, with a picture and a panel to play with, below."""
 
 from __future__ import annotations
 
@@ -8,4 +8,10 @@ from dcem_lab.report.templates import render
 
 
 def section(sources: Sources) -> Section:
-    return Section("what", "What DCEM is", render("study/intro.html", paper=paper))
+    return Section(
+        "what",
+        "What DCEM is",
+        render("study/intro.html"),
+        opening=render("study/lead.html", paper=paper),
+        about="How it works, and a panel to try it.",
+    )

@@ -23,4 +23,5 @@ def section(sources: Sources, others: Sequence[Section]) -> Section:
         first=markdown(first),
         deviations={heading: markdown(text) for heading, text in deviations.items()},
     )
-    return Section("limits", "What did not work, and deviations", body)
+    about = "What the sections above found, and every difference from the paper."
+    return Section("limits", "What did not work, and deviations", body, about=about)

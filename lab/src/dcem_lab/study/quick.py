@@ -32,7 +32,7 @@ def section(sources: Sources) -> Section | None:
         shipped=or_not_run(lambda: _shipped(results), COMMAND),
         films=[(film(path), _FILM) for path in films[:1]],
     )
-    return Section("quick", "Your quick run", body)
+    return Section("quick", "Your quick run", body, folded=False)
 
 
 def _regression(results: Path) -> Markup:

@@ -43,7 +43,7 @@ def section(sources: Sources) -> Section:
         loop_=loop_rows(sources),
         loop_command=LOOP_COMMAND,
     )
-    return Section("speed", "Speed", body)
+    return Section("speed", "Speed", body, about="Beside other packages on a CPU, and on a GPU.")
 
 
 def _cpu(folder: Path) -> Markup:

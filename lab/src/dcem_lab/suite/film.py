@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -12,9 +13,13 @@ from typing import Any
 import gymnasium
 import imageio
 
+from dcem_lab.runs import facts
+from dcem_lab.runs.files import write_bytes
 from dcem_lab.suite.agents import Episode
 from dcem_lab.suite.evaluate import play
 from dcem_lab.suite.trained import Trained
+
+_COMPRESSION = "30"  # of x264: a 20 s film of 320×240 takes about 200 kB
 
 
 class CannotDrawError(RuntimeError):
@@ -24,16 +29,23 @@ class CannotDrawError(RuntimeError):
 def film(
     trained: Trained, path: Path, seed: int, fps: float, each_step: Callable[[], None] = lambda: None
 ) -> Episode:
-    """Play the episode of a seed and write it as mp4, a frame per action; `each_step` follows each."""
+    """Play the episode of a seed and write it as mp4, one frame per action; `each_step` is called after each.
+
+    What is in it (task, experiment, seed, return, versions, machine) goes to a JSON file beside it.
+    """
     environment = partial(trained.environment(), render_mode="rgb_array")
     _try_to_draw(environment())
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer: Any = imageio.get_writer(path, fps=fps, macro_block_size=1)
+    writer: Any = imageio.get_writer(
+        path, fps=fps, macro_block_size=1, quality=None, output_params=["-crf", _COMPRESSION]
+    )
     with writer:
         [episode] = play(
             trained, 1, seed, n_envs=1, each_step=each_step,
             environment=lambda: _Filmed(environment(), writer.append_data),
         )  # fmt: skip
+    about = {"task": trained.task, "experiment": trained.experiment, **episode._asdict(), **facts.here()}
+    write_bytes(path.with_suffix(".json"), json.dumps(about, indent=1).encode() + b"\n")
     return episode
 
 

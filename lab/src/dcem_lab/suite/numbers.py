@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,6 +176,14 @@ def read_evaluations(results: Path) -> list[Evaluation]:
         for key, runs in totals.items()
     ]
     return sorted(found, key=lambda e: (e.task, order.get(e.controller, len(order))))
+
+
+def other_seeds(one: Evaluation, found: Sequence[Evaluation]) -> list[Evaluation]:
+    """Of the phases that learn a controller; those of phase 1 were stopped at different steps."""
+    if one.controller == "full-cem":
+        return []
+    name = re.compile(rf"{re.escape(one.controller)}-seed-\d+")
+    return [other for other in found if other.task == one.task and name.fullmatch(other.controller)]
 
 
 def planning_rows(results: Path) -> list[dict[str, str]]:

@@ -11,15 +11,16 @@ import numpy as np
 from markupsafe import Markup
 
 from dcem_lab import paper
-from dcem_lab.report.charts import Box, Line, Rule, boxes, figure, lines, panel
-from dcem_lab.report.claims import NOT_REPORTED, Claim, beside
+from dcem_lab.report.charts import Line, Rule, figure, lines, panel
+from dcem_lab.report.claims import NOT_REPORTED, Claim, beside, qualified
 from dcem_lab.report.formats import number
 from dcem_lab.report.markdown import by_heading
 from dcem_lab.report.markdown import render as markdown
-from dcem_lab.report.pictures import film
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
+from dcem_lab.report.statistics import failed, two_humps
 from dcem_lab.report.templates import code, render
+from dcem_lab.suite.cards import LEGEND, Key, controller_cards, newest, read_films
 from dcem_lab.suite.latent_figure import latent_figure
 from dcem_lab.suite.numbers import (
     CONTROLLERS,
@@ -27,6 +28,7 @@ from dcem_lab.suite.numbers import (
     Training,
     evaluated,
     label_of,
+    other_seeds,
     planning_rows,
     read_evaluations,
     read_trainings,
@@ -44,7 +46,6 @@ PHASES = {
 CLAIMS = "What the paper says about it, line by line"
 _COLORS = [f"{color}{dots}" for dots in ("", " dotted") for color in ("c0", "c1", "c2", "c3", "c4", "c6")]
 _RETURNS = Scale(0, 1000)
-FAR = 200  # an interval of returns so wide is no measurement of one number
 NEAR = 0.05  # an evaluation this close to a number of steps counts for it
 
 
@@ -52,20 +53,18 @@ def section(sources: Sources) -> Section:
     results, folder = sources.results, sources.results / "dmc"
     phases = {name: read_trainings(results / name) for name in PHASES}
     evaluations = read_evaluations(results)
+    cards = controller_cards(evaluations, read_films(folder / "videos"))
     claims = _claims(evaluations, results)
     planning = planning_rows(results)
     machines = "; ".join(dict.fromkeys(row.pop("measured on") for row in planning))
     body = render(
         "suite/section.html",
-        claims=claims,
-        boxes=_boxes(evaluations),
+        cards=[card for key, card in cards.items() if key not in newest(evaluations)],
+        legend=LEGEND,
         evaluations=[_evaluation(one) for one in evaluations],
-        films=[
-            (film(path), path.stem.replace("_", " ")) for path in sorted((folder / "videos").glob("*.mp4"))
-        ],
         planning=_named(planning, "task", "controller"),
         machines=machines,
-        **{name: _phase(name, results, trainings, evaluations) for name, trainings in phases.items()},
+        **{name: _phase(name, results, trainings) for name, trainings in phases.items()},
         beside_others=_beside_others(phases["planet"]),
         questions={
             "planet": _with_code(planet_rows(results)),
@@ -80,7 +79,35 @@ def section(sources: Sources) -> Section:
         lines=_line_by_line(sources.docs / "claims.md"),
         records=_records(phases),
     )
-    return Section("dmc", "Cheetah and walker", body, claims, list(failures(evaluations, phases["embed"])))
+    return Section(
+        "dmc",
+        "Cheetah and walker",
+        body,
+        claims,
+        list(failures(evaluations, phases["embed"])),
+        opening=_opening(cards, evaluations),
+        about="The other controllers with their films and returns, all runs, and other agents.",
+    )
+
+
+def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> Markup:
+    """The newest controller of every task, filmed, beside each other."""
+    shown = newest(evaluations)
+    if not shown:
+        return Markup()
+    found = " and ".join(_in_words(one, other_seeds(one, evaluations)) for one in shown.values())
+    return render(
+        "suite/opening.html",
+        sentence=f"Planning in a learned world model drives {found}.",
+        cards=[cards[key] for key in shown],
+        legend=LEGEND,
+    )
+
+
+def _in_words(one: Evaluation, others: Sequence[Evaluation]) -> str:
+    failing, *elsewhere = (f"{failed(each.totals).sum()} of {len(each.totals)}" for each in (one, *others))
+    seeds = f", with other seeds {' and '.join(elsewhere)}" if elsewhere else ""
+    return f"{one.task} (median return {np.median(one.totals):.0f}; failed episodes: {failing}{seeds})"
 
 
 def _line_by_line(path: Path) -> Markup | None:
@@ -105,7 +132,11 @@ def _claims(evaluations: Sequence[Evaluation], results: Path) -> list[Claim]:
                 str(ours.quartiles),
                 f"{len(ours.runs)} ({len(ours.totals)} episodes)",
                 ours.interval.bounds(".0f"),
-                beside(ours.interval, known.median),
+                qualified(
+                    beside(ours.interval, known.median),
+                    ours.totals,
+                    *(other.totals for other in other_seeds(ours, evaluations)),
+                ),
             )
         )
     return claims
@@ -114,14 +145,11 @@ def _claims(evaluations: Sequence[Evaluation], results: Path) -> list[Claim]:
 def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> Iterator[str]:
     """Sentences whose condition the numbers of all controllers and of phase 2 meet."""
     for one in evaluations:
-        if one.controller not in CONTROLLERS:
-            continue
-        median, low, high = one.interval
-        if high - low > FAR:
+        humps = two_humps(one.totals)
+        if one.controller in CONTROLLERS and humps is not None:
             yield (
-                f"{one.task}: {one.label} either works or does not. {(one.totals < median / 2).sum()} of "
-                f"{len(one.totals)} episodes have less than half of the median, {median:.0f}, whose 95% "
-                f"interval reaches from {low:.0f} to {high:.0f}; the mean is {one.totals.mean():.0f}."
+                f"{one.task}: {one.label} either works or fails. Of {len(one.totals)} episodes, {humps}; "
+                f"the median, {np.median(one.totals):.0f}, hides that. The mean is {one.totals.mean():.0f}."
             )
     trainings = {one.name: one for one in latent}
     for name, offline in trainings.items():
@@ -137,35 +165,7 @@ def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> I
             )
 
 
-def _boxes(evaluations: Sequence[Evaluation]) -> Markup:
-    panels = []
-    for task in dict.fromkeys(evaluation.task for evaluation in evaluations):
-        groups = []
-        for evaluation in (e for e in evaluations if e.task == task and e.controller in CONTROLLERS):
-            known = paper.DMC_RETURNS.get((task, evaluation.controller))
-            pair = [Box("paper", "ink", *known)] if known else []
-            groups.append((evaluation.label.replace(" + ", "\n+ "), [*pair, _box(evaluation)]))
-        if groups:
-            panels.append(panel(task, boxes(f"Returns on {task}", groups, _RETURNS, "return")))
-    caption = (
-        "Returns of all episodes: median, quartiles, whiskers to the last point within 1.5 interquartile "
-        "ranges. The paper's boxes are its quartiles. Controllers that it does not have are in the table."
-    )
-    return figure(caption, panels)
-
-
-def _box(evaluation: Evaluation) -> Box:
-    totals = evaluation.totals
-    q1, median, q3 = evaluation.quartiles
-    reach = 1.5 * (q3 - q1)
-    inside = totals[(totals >= q1 - reach) & (totals <= q3 + reach)]
-    outside = [float(value) for value in totals if value not in inside]
-    return Box("ours", "c0", q1, median, q3, (float(inside.min()), float(inside.max())), outside)
-
-
-def _phase(
-    name: str, results: Path, trainings: Sequence[Training], evaluations: Sequence[Evaluation]
-) -> dict[str, Any]:
+def _phase(name: str, results: Path, trainings: Sequence[Training]) -> dict[str, Any]:
     """Its curves, and every run in a table.
 
     Runs that continue others are in the table alone: by environment steps they would flatter. So are those
@@ -174,15 +174,8 @@ def _phase(
     command, controller = PHASES[name]
     first = name == "planet"
     shown = [one for one in trainings if not (one.aside or (first and one.goes_on))]
-    words = [
-        f"{one.task}: median {np.median(one.totals):.0f} over {len(one.totals)} episodes, "
-        f"{one.sampled} trajectories for a plan."
-        for one in evaluations
-        if one.controller == controller and not first
-    ]
     return {
         "command": command,
-        "words": " ".join(words),
         "curves": _curves(
             shown, controller, label_of(controller, results), "eval_mean" if first else "eval_median"
         ),
@@ -288,6 +281,8 @@ def _evaluation(one: Evaluation) -> dict[str, str]:
         "episodes": str(len(one.totals)),
         "median [quartiles]": f"{number(median)} [{number(q1)}–{number(q3)}]",
         "95% interval": f"[{number(low)}, {number(high)}]",
+        "mean": number(one.totals.mean()),
+        "two humps": str(two_humps(one.totals) or "no"),
         "paper": f"{known.median:.0f}" if known else NOT_REPORTED.words,
     }
 

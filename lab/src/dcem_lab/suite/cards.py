@@ -1,0 +1,86 @@
+"""Every controller of cheetah and walker: its films beside the returns of all its episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+from dcem_lab import paper
+from dcem_lab.report.charts import Dots, dots, panel
+from dcem_lab.report.pictures import film
+from dcem_lab.report.scales import Scale
+from dcem_lab.report.sources import read_json
+from dcem_lab.report.statistics import FAILED
+from dcem_lab.report.templates import part
+from dcem_lab.suite.numbers import CONTROLLERS, Evaluation, other_seeds
+from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
+
+LEGEND = (
+    ("c0", "an episode"),
+    ("c1", "one that fails: less than half of the median"),
+    ("ink bar", "the paper's quartiles"),
+    ("ink triangle", "one that is filmed"),
+)
+_RETURNS = Scale(0, 1000)
+
+Key = tuple[str, str]
+"""Task and controller."""
+
+
+class Film(NamedTuple):
+    address: str
+    total: float | None  # the return, where it was noted
+
+
+def read_films(folder: Path) -> dict[Key, list[Film]]:
+    """What `dcem play` wrote, the best episode first."""
+    found: dict[Key, list[Film]] = {}
+    for path in sorted(folder.glob("*.json")):
+        about = read_json(path)
+        key = about["task"].replace(".", "-"), CONTROLLER_OF[about["experiment"]]
+        found.setdefault(key, []).append(Film(film(path.with_suffix(".mp4")), about["total"]))
+    return {key: sorted(films, key=lambda one: -(one.total or 0)) for key, films in found.items()}
+
+
+def controller_cards(
+    evaluations: Sequence[Evaluation], films: Mapping[Key, Sequence[Film]]
+) -> dict[Key, Markup]:
+    """Of the paper's controllers."""
+    shown = {(one.task, one.controller): one for one in evaluations if one.controller in CONTROLLERS}
+    return {key: _card(one, evaluations, films.get(key, ())) for key, one in shown.items()}
+
+
+def newest(evaluations: Sequence[Evaluation]) -> dict[Key, Evaluation]:
+    """The controller of the last phase that was evaluated, for every task."""
+    last = {one.task: one for one in evaluations if one.controller in CONTROLLERS}
+    return {(one.task, one.controller): one for one in last.values()}
+
+
+def _card(one: Evaluation, evaluations: Sequence[Evaluation], films: Sequence[Film]) -> Markup:
+    first, *others = map(_dots, (one, *other_seeds(one, evaluations)))
+    first = replace(
+        first,
+        known=paper.DMC_RETURNS.get((one.task, one.controller)),
+        marked=[film.total for film in films if film.total is not None],
+    )
+    shown = [(film.address, _caption(film.total, first.low)) for film in films]
+    title = f"{one.task}, {one.label}"
+    chart = dots(f"Returns of {title}", [first, *others], _RETURNS, "return of an episode")
+    return panel(title, part("films", shown) + chart)
+
+
+def _dots(one: Evaluation) -> Dots:
+    median = float(np.median(one.totals))
+    which = "another seed: " if "-seed-" in one.controller else ""
+    return Dots(f"{which}{len(one.totals)} episodes, median {median:.0f}", one.totals, FAILED * median)
+
+
+def _caption(total: float | None, low: float) -> str:
+    if total is None:
+        return "return not noted"
+    return f"return {total:.0f}, a failure" if total < low else f"return {total:.0f}"
