@@ -110,7 +110,7 @@ def test_where_nothing_is_feasible_the_answer_violates_least():
 
 def test_a_feasible_region_is_found_from_outside_of_it():
     far = lambda x: (x - 3).norm(dim=-1) - 0.1  # noqa: E731
-    solver = DCEM(n_iters=30, tau=0.3, distribution=Gaussian(sigma=2.0))
+    solver = DCEM(n_iters=30, distribution=Gaussian(sigma=2.0))
     sol = minimize(lambda x: x.sum(-1), solver, torch.zeros(8, 2), constraint=far)
     assert (sol.violation == 0).all()
 

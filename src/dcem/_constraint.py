@@ -9,9 +9,9 @@ from torch import Tensor
 from dcem.solvers.base import Record
 from dcem.solvers.schedule import over_rows
 
-# How far outside, in units of the worst violation, a sample counts as half a feasible one. Measured on
-# projections: twice as far and the penalty is no longer exact, a fifth and gradients are noise at τ = 0.1.
-_REACH = 0.5
+# How far outside, in units of the worst violation, a sample hardly counts as feasible any more. Measured on
+# projections: much further, and searches end outside; much closer, and gradients at low τ are noise.
+_REACH = 0.4
 _HARD = 0.01  # a temperature of this order starts to be as good as zero
 
 
@@ -50,10 +50,10 @@ def scores(values: Tensor, violation: Tensor, softness: float | Tensor) -> Tenso
 
     A feasible sample keeps its value v. Behind the worst of them come the others, by their violation h:
 
-        s = o + a (v - o)   with   o = max v + (max v - min v) h / max h,   a = r / (r + h / max h)
+        s = o + a (v - o)   with   o = max v + (max v - min v) h / max h,   a = exp(-h / (r max h))
 
     with r = 0 at softness 0, where a is 1 for feasible samples and 0 for all others: feasible before
-    infeasible, then by violation. Softer, r is about 1/2 and a is how much a sample takes part as if it were
+    infeasible, then by violation. Softer, r is about 0.4 and a is how much a sample takes part as if it were
     feasible, also in max v and min v. Scores are then continuous in v and h, so that a sample which crosses
     the boundary does not jump, and their derivatives are all there is to know about it. Where all samples
     are further than r / 10 from feasible, a is 0 again: the search goes where the violation is less.
@@ -72,7 +72,7 @@ def scores(values: Tensor, violation: Tensor, softness: float | Tensor) -> Tenso
         reach = _REACH * soft / (soft + _HARD)
         least = torch.where(usable, depth, 1.0).amin(-1, keepdim=True)
         near = (1 - 10 * least / reach).clamp_min(0)  # with none feasible, values hardly count
-        share = torch.where(feasible, share, near * reach / (reach + depth))
+        share = torch.where(feasible, share, near * torch.exp(-depth / reach))
     share = torch.where(finite & usable, share, 0.0)
     v = torch.where(share > 0, values, 0.0)
     total = share.sum(-1, keepdim=True)
