@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ["minimize_2d", "learn_the_objective", "layer", "imitation", "pendulum_value"]
+NAMES = ["minimize_2d", "learn_the_objective", "layer", "imitation", "pendulum_value", "obstacles"]
 
 
 def load(name: str) -> ModuleType:
