@@ -109,6 +109,28 @@ def test_no_choice_dies_out(distribution, n, sigma_min):
         assert torch.allclose(phi.mean.unflatten(-1, (-1, 4)).sum(-1), torch.ones(2))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_widening_makes_the_odds_more_even(family):
+    distribution, n = FAMILIES[family]
+    phi = distribution.init(torch.rand(2, n))
+    assert torch.allclose(distribution.widen(phi, 1.0).mean, phi.mean)
+    wide = distribution.widen(phi, torch.tensor([1.0, 3.0]))
+    assert torch.allclose(wide.sigma[0], phi.sigma[0]) and (wide.sigma[1].sum() > phi.sigma[1].sum())
+    if family == "categorical":
+        expected = phi.mean[1, :3] ** (1 / 3)
+        assert torch.allclose(wide.mean[1, :3], expected / expected.sum())
+
+
+def test_proposals_are_the_nearest_points_of_the_space():
+    proposal = torch.tensor([[0.1, 0.8, 0.3, 0.2, 0.9]])
+    distribution = Product([(Categorical(3), 3), (Bernoulli(), 1), (Gaussian(bounds=(-1.0, 0.5)), 1)])
+    solver = DCEM(distribution=distribution, n_iters=1, returns="best", n_samples=3, n_elite=2)
+    target = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.5])
+    x0 = torch.tensor([0.9, 0.0, 0.0, 0.9, 0.0])
+    sol = minimize(lambda x: (x - target).abs().sum(-1), solver, x0, proposals=proposal)
+    assert torch.equal(sol.x, target)
+
+
 # --------------------------------------------------------------------------- answers
 
 
