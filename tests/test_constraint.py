@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 import dcem
-from dcem import DCEM, MPPI, Categorical, FullGaussian, Gaussian, GradientDescent, Product, minimize
+from dcem import CMAES, DCEM, MPPI, Categorical, FullGaussian, Gaussian, GradientDescent, Product, minimize
 from dcem._constraint import scores
 from dcem.backward import Checkpoint, Detach, Implicit, Prune, Truncate, Unroll
 from problems import sphere
@@ -56,12 +56,13 @@ PROJECTIONS = {
     "inactive": (lambda x: ball(x, 3.0), lambda theta: theta, torch.tensor([0.9, -0.4, 0.7])),
 }
 SOLVERS = {
-    "soft": DCEM(n_samples=200, n_elite=20, n_iters=30),
+    "soft": DCEM(n_samples=200, n_elite=20, n_iters=30, tau=1.0),
     "cool": DCEM(n_samples=200, n_elite=20, n_iters=30, tau=0.1),
     "hard": DCEM(n_samples=200, n_elite=20, n_iters=30, tau=0, smoothing=0.3),
     "best": DCEM(n_samples=200, n_elite=20, n_iters=30, returns="best"),
     "full": DCEM(n_samples=200, n_elite=20, n_iters=30, distribution=FullGaussian()),
     "elites": DCEM(n_samples=200, n_elite=20, n_iters=30, keep_elites=5),
+    "cma-es": CMAES(n_samples=100, n_iters=60),
     "mppi": MPPI(n_samples=200, n_iters=30, adapt_sigma=True, temperature=0.3),
 }
 
@@ -184,15 +185,18 @@ def with_noise(solver, *batch: int, n: int = 2) -> Tensor:
 
 
 CASES = {
-    "soft": DCEM(n_samples=30, n_elite=5, n_iters=4),
+    "soft": DCEM(n_samples=30, n_elite=5, n_iters=4, tau=1.0),
     "hard": DCEM(n_samples=30, n_elite=5, n_iters=4, tau=0),
     "best": DCEM(n_samples=30, n_elite=5, n_iters=4, returns="best"),
     "stopping": DCEM(n_samples=30, n_elite=5, n_iters=12, stop_below=0.1),
     "rows of tau": DCEM(
         n_samples=30, n_elite=5, n_iters=4, tau=torch.tensor([0.2, 0.7, 1.5], dtype=torch.float64)
     ),
+    "cma-es": CMAES(n_samples=30, n_iters=4, tau=1.0),
     "mppi": MPPI(n_samples=30, n_iters=4),
-    "mixed": DCEM(n_samples=30, n_iters=4, distribution=Product([(Gaussian(), 1), (Gaussian(sigma=0.3), 1)])),
+    "mixed": DCEM(
+        n_samples=30, n_iters=4, tau=1.0, distribution=Product([(Gaussian(), 1), (Gaussian(sigma=0.3), 1)])
+    ),
 }
 
 
@@ -282,6 +286,14 @@ def test_scores_are_the_order(seed, shift, scale):
     assert order == expected
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 1.0, 1e9])
+def test_one_feasible_sample_is_before_all_others(scale):
+    """However little the others violate."""
+    values, violation = torch.full((5,), 0.65 * scale), torch.tensor([1e-9, 1.0, 0.0, 1e-6, 0.5])
+    found = scores(values, violation, 0.0)
+    assert found.argsort().tolist() == [2, 0, 3, 4, 1] and (found[2] < found[0])
+
+
 @given(st.integers(0, 10_000), st.sampled_from([0.05, 0.3, 1.0, 3.0]))
 def test_scores_do_not_jump_where_a_sample_becomes_feasible(seed, softness):
     g = torch.Generator().manual_seed(seed)
@@ -292,7 +304,7 @@ def test_scores_do_not_jump_where_a_sample_becomes_feasible(seed, softness):
     assert torch.allclose(scores(values, violation, softness), scores(values, crossing, softness), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["soft", "mppi", "mixed"])
+@pytest.mark.parametrize("name", ["soft", "mppi", "mixed", "cma-es"])
 @pytest.mark.parametrize("mode", [Unroll(), Checkpoint(), Prune(1.0)], ids=str)
 @pytest.mark.parametrize("returns", ["mean", "best"])
 def test_derivatives_of_a_whole_solve(name, mode, returns):

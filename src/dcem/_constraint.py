@@ -79,8 +79,9 @@ def scores(values: Tensor, violation: Tensor, softness: float | Tensor) -> Tenso
     mean = (share * v).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
     inside = mean + share * (v - mean)  # the values of feasible samples, those of others drawn to the mean
     low, high = inside.amin(-1, keepdim=True), inside.amax(-1, keepdim=True)
-    resolved = 128 * torch.finfo(values.dtype).eps * high.abs().detach()
-    span = torch.maximum(high - low, resolved)
+    span, size = high - low, high.abs().detach()
+    # Of one feasible sample, or values that differ by rounding alone, the size has to do, or 1.
+    span = torch.where(span > 128 * torch.finfo(values.dtype).eps * size, span, size)
     behind = high + torch.where(span > 0, span, 1.0) * depth
     outside = torch.where(usable, behind + share * (v - behind), torch.nan)
     return torch.where(feasible, torch.where(finite, values, torch.nan), outside)
@@ -98,12 +99,15 @@ class Incumbent(NamedTuple):
         """The best sample of an iteration."""
         assert record.violation is not None
         values, violation = record.values.detach(), record.violation.detach()
-        order = scores(values, violation, 0.0)
-        index = torch.where(order.isnan(), torch.inf, order).argmin(-1, keepdim=True)
+        feasible = (violation == 0) & values.isfinite()
+        value = torch.where(feasible, values, torch.inf)
+        depth = torch.where(violation > 0, violation, torch.inf)  # not of NaN, nor where f has no value
+        order = torch.where(feasible.any(-1, keepdim=True), value, depth)
+        index = order.argmin(-1, keepdim=True)
         x = record.samples
         x = x.gather(-2, index.unsqueeze(-1).expand(*index.shape, x.shape[-1])).squeeze(-2)
         value, violation, order = (part.gather(-1, index).squeeze(-1) for part in (values, violation, order))
-        return Incumbent(x, value, torch.where(order.isnan(), torch.inf, violation))
+        return Incumbent(x, value, torch.where(order.isfinite(), violation, torch.inf))
 
     def or_better(self, other: "Incumbent", moving: Tensor | None) -> "Incumbent":
         """The other one in the rows (*B,) where it is better, and that still move."""

@@ -250,7 +250,7 @@ def test_the_gradient_of_the_answer_is_that_of_the_odds(family):
     linear.requires_grad_()
     sol = minimize(
         lambda x: quadratic(x, linear, square),
-        DCEM(n_iters=3, distribution=distribution),
+        DCEM(n_iters=1, tau=1.0, distribution=distribution),
         torch.full((n,), 0.5),
     )
     weight = torch.randn(n)
@@ -266,7 +266,7 @@ def test_descending_on_the_odds_teaches_a_choice():
     price = (0.1 * torch.randn(2, 4)).requires_grad_()
     teacher = torch.eye(4)[torch.tensor([2, 0])].flatten()
     optimizer = torch.optim.Adam([price], lr=0.1)
-    solver = DCEM(n_iters=3, distribution=Categorical(4))
+    solver = DCEM(n_iters=3, tau=1.0, distribution=Categorical(4))
     for _ in range(60):
         sol = minimize(lambda x: x @ price.flatten(), solver, torch.zeros(8))
         loss = -(sol.state.phi.mean.log() * teacher).sum()

@@ -99,6 +99,9 @@ class Product(Distribution):
         ]
         return replace(self, parts=parts, steps=steps)
 
+    def paced(self, n_iters: int) -> Self:
+        return replace(self, parts=[(distribution.paced(n_iters), size) for distribution, size in self.parts])
+
     @property
     def _sizes(self) -> list[int]:
         return [size for _, size in self.parts]
