@@ -124,7 +124,7 @@ def test_gradients_reach_what_the_constraint_is_made_of():
             6,
             -100.0,
             100.0,
-            solver=dcem.DCEM(n_samples=12, n_elite=4, n_iters=3),
+            solver=dcem.DCEM(n_samples=12, n_elite=4, n_iters=3, tau=1.0),
             constraint=lambda x, u: x[..., 0].abs() - width,
         )
         states = torch.tensor([[0.1, 0.0, -1.0, 0.0, 0.0], [-0.2, 0.3, 0.8, 0.6, 0.0]])
