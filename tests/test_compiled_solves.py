@@ -10,6 +10,9 @@ SOLVERS = {
     "soft": dcem.DCEM(n_iters=2),
     "hard": dcem.DCEM(n_iters=2, tau=0),
     "full": dcem.DCEM(n_iters=2, distribution=dcem.FullGaussian()),
+    "mixed": dcem.DCEM(
+        n_iters=2, distribution=dcem.Product([(dcem.Categorical(2), 2), (dcem.Gaussian(), 1)])
+    ),
     "mppi": dcem.MPPI(n_iters=2),
     "descent": dcem.GradientDescent(n_iters=2),
 }
@@ -23,14 +26,14 @@ SOLVERS = {
 @pytest.mark.parametrize("name", SOLVERS)
 def test_batch_sizes_may_change(name, dynamic):
     torch._dynamo.reset()
-    theta = torch.tensor([0.4, -0.3], requires_grad=True)
+    theta = torch.tensor([0.4, -0.3, 0.1], requires_grad=True)
 
     def solve(x0: Tensor) -> Tensor:
         return dcem.minimize(lambda x: (x - theta).square().sum(-1), SOLVERS[name], x0, cost=False).x
 
     compiled = torch.compile(solve, backend="aot_eager", dynamic=dynamic, fullgraph=True)
     for batch in (2, 5, 3):
-        x = compiled(torch.zeros(batch, 2))
-        assert x.shape == (batch, 2) and x.isfinite().all()
+        x = compiled(torch.zeros(batch, 3))
+        assert x.shape == (batch, 3) and x.isfinite().all()
         if x.requires_grad:
             assert torch.autograd.grad(x.sum(), theta)[0].isfinite().all()

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SHORT = ["minimize_2d", "learn_the_objective", "layer", "imitation", "pendulum_value"]
+SHORT = ["minimize_2d", "learn_the_objective", "layer", "imitation", "pendulum_value", "obstacles"]
 LONG = ["learned_optimiser", "meta_learning"]
 
 

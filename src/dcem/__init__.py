@@ -8,7 +8,7 @@ from dcem._learned import Fraction, PerIteration, Positive
 from dcem._minimize import Solution, minimize
 from dcem.argmin import Argmin
 from dcem.control import MPC, Decoder, Plan, embedding_loss
-from dcem.distributions import Distribution, FullGaussian, Gaussian
+from dcem.distributions import Bernoulli, Categorical, Distribution, FullGaussian, Gaussian, Product
 from dcem.solvers import CMAES, DCEM, MPPI, GradientDescent, Record, Solver
 from dcem.topk import lml
 
@@ -23,6 +23,8 @@ __all__ = [
     "MPC",
     "MPPI",
     "Argmin",
+    "Bernoulli",
+    "Categorical",
     "Decoder",
     "Distribution",
     "Fraction",
@@ -32,6 +34,7 @@ __all__ = [
     "PerIteration",
     "Plan",
     "Positive",
+    "Product",
     "Record",
     "Solution",
     "Solver",

@@ -29,8 +29,7 @@ def implicit(
     (slope,) = torch.autograd.grad(value.sum(), at, create_graph=True)
     free = torch.ones_like(x, dtype=torch.bool)
     if box is not None:  # a coordinate that is pushed against a bound stays there
-        low, high = box.on_face(x)
-        free = ~((low & (slope.detach() > 0)) | (high & (slope.detach() < 0)))
+        free = ~box.pinned(x, slope.detach())
     steps = 2 * x.shape[-1] + 5 if n_iters is None else n_iters
     precision = torch.finfo(x.dtype).eps ** 0.75 if tolerance is None else tolerance
     solved = _Solved.apply(slope, at, free, damping, steps, precision)

@@ -74,6 +74,9 @@ class PerIteration(nn.Module):
 
 def resolved(settings: Any) -> Any:
     """Settings as they are now: modules called, and what is learned checked once more, since it has moved."""
+    if type(settings) is tuple:  # such as the parts of a product
+        parts = tuple(map(resolved, settings))
+        return parts if any(new is not old for new, old in zip(parts, settings, strict=True)) else settings
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         return settings
     changes: dict[str, Any] = {}
@@ -84,7 +87,7 @@ def resolved(settings: Any) -> Any:
             changes[field.name] = value()
         elif isinstance(value, Tensor):
             moved |= value.requires_grad
-        elif dataclasses.is_dataclass(value) and field.init:
+        elif field.init:
             inner = resolved(value)
             if inner is not value:
                 changes[field.name] = inner
@@ -107,6 +110,9 @@ def register_settings(layer: nn.Module, solver: Any) -> None:
 
 def learned(settings: Any) -> Iterator[tuple[str, Any]]:
     """Every setting that requires gradients, with its name."""
+    if type(settings) is tuple:
+        for i, part in enumerate(settings):
+            yield from ((f"{i}_{name}", value) for name, value in learned(part))
     if not dataclasses.is_dataclass(settings):
         return
     for field in dataclasses.fields(settings):

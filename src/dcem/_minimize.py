@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 
 from dcem._checks import all_finite, can_look, name_row
 from dcem._compile import chosen
+from dcem._constraint import Constraint, Incumbent, scores
 from dcem._learned import resolved
 from dcem._variables import Variables
 from dcem.backward import Backward, Unroll
@@ -22,6 +23,7 @@ class Solution(NamedTuple):
     cost: Tensor | None  # (*B,), f at x; None when not asked for
     state: Any  # the solver's last state; pass it as x0 to go on from there
     trace: tuple[Record, ...] | None  # one record an iteration, when asked for
+    violation: Tensor | None = None  # (*B,), of the constraint at x: 0 where x is feasible
 
 
 def minimize(
@@ -29,6 +31,7 @@ def minimize(
     solver: Solver,
     x0: Any,
     *,
+    constraint: Callable[[Any], Tensor] | None = None,
     event_dims: int = 1,
     proposals: Any = None,
     backward: Backward = Unroll(),  # noqa: B008 (immutable)
@@ -49,6 +52,10 @@ def minimize(
             dicts, tuples and lists of tensors (B, ...), each with the batch first: f then takes candidates
             of that structure, (B, N, ...). Or the `state` of an earlier solution, to go on from there, also
             with another objective.
+        constraint: g, (*B, N, n) -> (*B, N, c), what must not be positive. Feasible samples come before all
+            others, which come by Σ max(g, 0); softly so at a temperature above 0, and then gradients reach
+            whatever g closes over. The answer is feasible wherever any sample was: an answer of the solver
+            that is not gives way to the best feasible sample.
         event_dims: how many trailing dimensions of a tensor x0 make up one point: 2 for matrices.
         proposals: points to try, (*B, P, n), or in the structure of x0 with a dimension for them after the
             batch. They are evaluated among the samples of every iteration and take part in every refit, as
@@ -78,6 +85,8 @@ def minimize(
         raise TypeError(f"minimize: backward must be a mode such as Unroll(), got {backward!r}")
     if not callable(f):
         raise TypeError(f"minimize: f must be callable, got {type(f).__name__}")
+    if constraint is not None:
+        _check_constraint(constraint, solver, backward)
     resumed = _is_state(x0)
     if resumed:
         _check_state(solver, x0)
@@ -86,21 +95,25 @@ def minimize(
     else:
         variables = Variables(x0, event_dims)
         f, start = variables.objective(f), variables.flat(x0)
+    constraint = None if constraint is None else variables.objective(constraint)
     proposed = None if proposals is None else variables.candidates(proposals).to(start)
     options = (proposed, backward, generator, noise, trace, callback, cost, check)
     device = start.device.type
+    state = x0 if resumed else None
     if device == "meta" or not torch.is_autocast_enabled(device):
-        sol = _minimize(_Objective(f), solver, start, x0 if resumed else None, *options)
+        sol = _minimize(_Objective(f), Constraint.of(constraint), solver, start, state, *options)
     else:
         # The objective keeps the precision asked for; what the solver makes of its values stays in x0's.
-        f = torch.autocast(device, torch.get_autocast_dtype(device))(f)
+        as_asked = torch.autocast(device, torch.get_autocast_dtype(device))
+        f, constraint = as_asked(f), None if constraint is None else as_asked(constraint)
         with torch.autocast(device, enabled=False):
-            sol = _minimize(_Objective(f), solver, start, x0 if resumed else None, *options)
+            sol = _minimize(_Objective(f), Constraint.of(constraint), solver, start, state, *options)
     return sol._replace(x=variables.shaped(sol.x))
 
 
 def _minimize(
     f: "_Objective",
+    constraint: Constraint | None,
     solver: Solver,
     x0: Tensor,
     state: Any,
@@ -118,7 +131,7 @@ def _minimize(
         state = solver.init(x0)
         _check_start(solver, x0, check)
     else:
-        state = solver.resume(state, f)
+        state = solver.resume(state, f if constraint is None else constraint.infinite_outside(f))
     if proposals is not None:
         state = solver.propose(state, proposals)
     if generator is not None and generator.device.type != x0.device.type:
@@ -128,8 +141,10 @@ def _minimize(
     _check_noise(noise, solver.n_iters, x0)
     backward.check(solver, state)
     records: list[Record] = []
+    incumbent: Incumbent | None = None
+    moving: Tensor | None = None
     done = 0
-    program = chosen(x0) if callback is None else None
+    program = chosen(x0) if callback is None and constraint is None else None
     if program is not None:
         if noise is None:
             noise = [solver.draw(x0, t, generator) for t in range(solver.n_iters)]
@@ -141,25 +156,45 @@ def _minimize(
         epsilon = solver.draw(x0, t, generator) if noise is None else noise[t]
 
         def step(state: Any, epsilon: Tensor | None, t: int = t) -> tuple[Any, Record]:
-            def evaluate(x: Tensor, influence: Influence) -> Tensor:
-                values = backward.evaluate(f, x, influence)
-                if check or (check is None and can_look(values)):
-                    _check_values(values, t)
-                return values
+            seen: dict[str, Any] = {}
+            softness = None if constraint is None else solver.softness(t)
 
-            return solver.step(evaluate, state, epsilon, t)
+            def evaluate(x: Tensor, influence: Influence) -> Tensor:
+                if constraint is None or softness is None:
+                    ranked = backward.evaluate(f, x, influence)
+                else:
+                    seen["violation"] = violation = backward.evaluate(constraint, x, None)
+
+                    def rank(values: Tensor) -> Tensor:
+                        return scores(values, violation, softness)
+
+                    on_rank = None if influence is None else (lambda values: influence(rank(values)))
+                    seen["values"] = values = backward.evaluate(f, x, on_rank)
+                    ranked = rank(values)
+                if check or (check is None and can_look(ranked)):
+                    _check_values(ranked, t)
+                return ranked
+
+            state, record = solver.step(evaluate, state, epsilon, t)
+            return state, record._replace(**seen) if seen else record
 
         state, record = backward.wrap(step, t, solver.n_iters)(state, epsilon)
         if trace:
             records.append(record)
         if callback is not None:
             callback(record)
+        if constraint is not None:
+            found = Incumbent.of(record)
+            incumbent = found if incumbent is None else incumbent.or_better(found, moving)
         moving = solver.moving(state)
         if moving is not None and not moving.any():
             break
-    x = backward.finish(f, solver.result(state), solver)
+    x, violation = solver.result(state), None
+    if constraint is not None and incumbent is not None:
+        x, violation = incumbent.in_place_of(x, constraint)
+    x = backward.finish(f, x, solver)
     value = f(x.unsqueeze(-2)).squeeze(-1) if cost else None
-    return Solution(x, value, state, tuple(records) if trace else None)
+    return Solution(x, value, state, tuple(records) if trace else None, violation)
 
 
 def fixed_noise(solver: Solver, x0: Tensor, seed: int) -> list[Tensor | None]:
@@ -190,6 +225,20 @@ class _Objective:
         if looking and x._version != version:
             raise ValueError("minimize: f must not change its input in place; work on x.clone()")
         return values if values.dtype == x.dtype else values.to(x.dtype)
+
+
+def _check_constraint(constraint: Any, solver: Solver, backward: Backward) -> None:
+    if not callable(constraint):
+        raise TypeError(f"minimize: constraint must be callable, got {type(constraint).__name__}")
+    if solver.softness(0) is None:
+        raise ValueError(
+            "minimize: constraint must be left out for a solver that does not choose among samples, "
+            f"got {type(solver).__name__}; DCEM and MPPI keep one"
+        )
+    if not backward.constrained:
+        raise ValueError(
+            f"minimize: constraint must be left out with {backward!r}, whose condition for a minimum has none"
+        )
 
 
 def _is_state(x0: Any) -> bool:

@@ -15,7 +15,7 @@ The forward pass is the same in all of them, bit for bit.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,9 @@ Step = Callable[[Any, Tensor | None], Any]
 
 class Backward:
     """A way to differentiate: what `minimize` asks about it, with the answers of plain unrolling."""
+
+    constrained: ClassVar[bool] = True
+    """Does it know what to do with a constraint?"""
 
     def check(self, solver: Solver, state: Any) -> None:
         """ValueError where this solver, which starts from this state, cannot be differentiated so."""
@@ -147,6 +150,8 @@ class Implicit(Backward):
         tolerance: stop where the residual is so small, relative to the incoming gradient; None for what the
             dtype resolves.
     """
+
+    constrained = False
 
     damping: float = 0.0
     n_iters: int | None = None

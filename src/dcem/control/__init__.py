@@ -7,7 +7,7 @@ from dcem.control.knots import Knots
 from dcem.control.mpc import MPC, Plan
 from dcem.control.proposals import PolicyProposals
 from dcem.control.risk import CVaR
-from dcem.control.rollout import Model, rollout, sequence_cost
+from dcem.control.rollout import Model, rollout, sequence_constraint, sequence_cost
 
 __all__ = [
     "MPC",
@@ -21,5 +21,6 @@ __all__ = [
     "closed_loop",
     "embedding_loss",
     "rollout",
+    "sequence_constraint",
     "sequence_cost",
 ]

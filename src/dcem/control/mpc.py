@@ -17,7 +17,14 @@ from dcem.control.action_box import action_bounds, action_size, as_vector
 from dcem.control.knots import Knots
 from dcem.control.proposals import PolicyProposals
 from dcem.control.risk import Risk, as_ensemble, as_risk, is_ensemble, members, weighed
-from dcem.control.rollout import Model, as_model, batch_of, one_candidate, sequence_cost
+from dcem.control.rollout import (
+    Model,
+    as_model,
+    batch_of,
+    one_candidate,
+    sequence_constraint,
+    sequence_cost,
+)
 from dcem.control.space import ActionSpace, LatentSpace
 from dcem.distributions.box import Bound
 from dcem.solvers import DCEM, Record, Solver
@@ -32,6 +39,7 @@ class Plan(NamedTuple):
     latent: Tensor  # (*B, n), the optimiser's answer: z with a decoder, else actions (or knots) in a row
     trace: tuple[Record, ...] | None = None  # one record an iteration of the solver, when asked for
     spread: Tensor | None = None  # (*B, n), the last standard deviation, of a solver that has one
+    violation: Tensor | None = None  # (*B,), of the constraint along the plan: 0 where it is kept
 
 
 class MPC(nn.Module):
@@ -67,6 +75,9 @@ class MPC(nn.Module):
         risk: what a plan costs where models disagree: 'mean', 'worst', `CVaR(alpha)`, or a function from
             costs (..., E) to (...). `model` is then a list of E models, or one whose costs (and values)
             have a last dimension for its E members. None: the mean over a list of models.
+        constraint: (x, u), a state (..., s) and the action (..., m) that led there -> (..., c), what must not
+            be positive at any step of a plan. See `dcem.minimize`: a plan keeps it wherever a sample does, in
+            every model of an ensemble. Models must have a `step`.
         cold_start: the first mean where there is no warm start: 'centre' (of the box; with a decoder zero)
             or 'proposal', the first of them.
         warm_spread: a warm start keeps the last plan's spread too, moved by one step and no narrower than
@@ -105,6 +116,7 @@ class MPC(nn.Module):
         proposals: Callable[[Any], Tensor] | PolicyProposals | None = None,
         knots: int | Knots | None = None,
         risk: str | Risk | None = None,
+        constraint: Callable[[Any, Tensor], Tensor] | None = None,
         cold_start: Literal["centre", "proposal"] = "centre",
         warm_spread: float | None = None,
         backward: Backward = Unroll(),  # noqa: B008 (immutable)
@@ -129,7 +141,7 @@ class MPC(nn.Module):
         self.decoder: Any = decoder
         self.horizon, self.knots, self.discount = horizon, knots, discount
         self.value, self.terminal_cost, self.proposals = value, terminal_cost, proposals
-        self.risk = as_risk(risk, self.model)
+        self.risk, self.constraint = as_risk(risk, self.model), constraint
         self.cold_start, self.warm_spread = cold_start, warm_spread
         self.backward_mode, self.seed = backward, seed
         low, high = action_bounds(low, high, decoder)
@@ -181,6 +193,7 @@ class MPC(nn.Module):
                 lambda x: objective(x, state),
                 solver,
                 x0,
+                constraint=None if self.constraint is None else lambda x: self.constraint_values(x, state),
                 proposals=proposed,
                 backward=self.backward_mode,
                 generator=generator,
@@ -190,7 +203,7 @@ class MPC(nn.Module):
             )
         actions = self.decode(sol.x, state)
         spread = getattr(getattr(sol.state, "phi", None), "sigma", None)
-        return Plan(actions[..., 0, :], actions, sol.cost, sol.x, sol.trace, spread)
+        return Plan(actions[..., 0, :], actions, sol.cost, sol.x, sol.trace, spread, sol.violation)
 
     def propose(self, state: Any, generator: Generator | None = None, seed: int | None = None) -> Tensor:
         """What `proposals` offers for states (*B, s): actions (*B, P, H, m), with a decoder z (*B, P, d).
@@ -225,6 +238,17 @@ class MPC(nn.Module):
         if self.risk is None:
             return costs[0]
         return weighed(self.risk, torch.stack(costs, -1) if is_ensemble(self.model) else costs[0], x)
+
+    def constraint_values(self, x: Tensor, state: Any) -> Tensor:
+        """What the constraint says along points x (*B, N, n) from state (*B, s): (*B, N, H c)."""
+        if self.constraint is None:
+            raise ValueError("MPC: constraint must be given to have values")
+        actions = self.decode(x, one_candidate(state, x))
+        values = [
+            sequence_constraint(as_model(model), state, actions, self.constraint)
+            for model in members(self.model)
+        ]
+        return torch.cat(values, dim=-1)
 
     def decode(self, x: Tensor, state: Any) -> Tensor:
         """The action sequences (..., H, m) that points x (..., n) of the search space stand for."""

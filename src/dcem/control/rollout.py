@@ -73,6 +73,22 @@ def sequence_cost(
     return rollout(model, spread(state, actions.shape[:-2]), actions, discount, terminal_cost)
 
 
+def sequence_constraint(
+    model: Model, state: Any, actions: Tensor, constraint: Callable[[Any, Tensor], Tensor]
+) -> Tensor:
+    """What a constraint says along N candidates (*B, N, H, m) from each state (*B, s): (*B, N, H c).
+
+    constraint(x, u), (..., s) and (..., m) -> (..., c) or (...), is asked about every action u with the state
+    x that it leads to.
+    """
+    state, along = spread(state, actions.shape[:-2]), []
+    for action in actions.unbind(-2):
+        state, _ = model.step(state, action)
+        values = constraint(state, action)
+        along.append(values.unsqueeze(-1) if values.ndim < action.ndim else values)
+    return torch.cat(along, dim=-1)
+
+
 def spread(state: Any, shape: torch.Size) -> Any:
     """A state (*B, ...), or a nesting of such tensors, for each of N candidates: (*B, N, ...)."""
     batch = len(shape) - 1

@@ -41,6 +41,10 @@ class Distribution(ABC):
         """Samples for points x (..., n) of the objective's domain: the inverse of `decode`."""
         return first_mean(self.box, x, type(self).__name__)
 
+    def answer(self, phi: Any) -> Tensor:
+        """The point of the domain (*B, n) that φ stands for as the answer of a search."""
+        return self.decode(phi.mean)
+
     def blend(self, new: Any, old: Any, share: float | Tensor) -> Any:
         """A distribution between the two: `share`, a number or one a row (*B,), of the old one."""
         parts = (

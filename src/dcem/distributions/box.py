@@ -63,10 +63,10 @@ class Box:
         """For every row of x (..., n): is it inside?"""
         return ((x >= self.low) & (x <= self.high)).all(-1)
 
-    def on_face(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Which coordinates of x (..., n) lie on the lower and on the upper bound, or as good as that."""
+    def pinned(self, x: Tensor, slope: Tensor) -> Tensor:
+        """Which coordinates of x (..., n) rest on a bound, or as good as that, where f has this slope."""
         slack = math.sqrt(torch.finfo(x.dtype).eps) * self.half_width(x)
-        return x <= self.low + slack, x >= self.high - slack
+        return ((x <= self.low + slack) & (slope > 0)) | ((x >= self.high - slack) & (slope < 0))
 
     def clamp(self, x: Tensor) -> Tensor:
         low, high = self.low, self.high

@@ -25,12 +25,18 @@ class Record(NamedTuple):
     weights: Tensor | None  # (*B, N); None for solvers that do not weight
     mean: Tensor  # (*B, n), after the update
     sigma: Tensor | None  # (*B, n), after the update
+    violation: Tensor | None = None  # (*B, N), of the constraint: 0 for feasible samples
 
     @property
     def effective_samples(self) -> Tensor | None:
         """(Σw)² / Σw², (*B,): how many samples the update really rests on. At τ = 1 it is far above k."""
         w = self.weights
         return None if w is None else w.sum(-1).square() / w.square().sum(-1)
+
+    @property
+    def n_feasible(self) -> Tensor | None:
+        """How many samples keep the constraint, (*B,)."""
+        return None if self.violation is None else (self.violation == 0).sum(-1)
 
     @property
     def n_bad(self) -> Tensor:
@@ -94,6 +100,14 @@ class Solver(ABC):
     def stationary(self) -> bool:
         """Does `step` do the same in every iteration, whatever t? Then only one of them need be compiled."""
         return False
+
+    def softness(self, t: int) -> float | Tensor | None:
+        """How softly samples are chosen by their values in iteration t: 0 is by their order alone.
+
+        A number, or a tensor over the rows (*B,). None where the solver does not choose among samples, and so
+        cannot keep a constraint.
+        """
+        return 0.0
 
     def moving(self, state: Any) -> Tensor | None:
         """Which rows (*B,) are still moving; None where the solver never stops early."""

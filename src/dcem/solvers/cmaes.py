@@ -107,6 +107,9 @@ class CMAES(SamplingSolver):
     def slope(self, values: Tensor, t: int) -> Tensor:
         return self._over_ranks(slope_of_elites, values, self._log_weights(values))
 
+    def softness(self, t: int) -> float | Tensor:
+        return self.tau
+
     def _log_weights(self, values: Tensor) -> Tensor:
         """The weights of ranks 1 to N, (N,)."""
         n = values.shape[-1]

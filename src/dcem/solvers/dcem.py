@@ -82,6 +82,9 @@ class DCEM(SamplingSolver):
     def slope(self, values: Tensor, t: int) -> Tensor:
         return slope_of_elites(*self._at(t, values))
 
+    def softness(self, t: int) -> float | Tensor:
+        return at(0.1 if self.tau is None else self.tau, t)
+
     def _at(self, t: int, values: Tensor) -> tuple[Tensor, float | Tensor, float | Tensor, Scaling]:
         """Values, k and τ of iteration t, shaped to broadcast against each other, and how to scale values."""
         k = self._setting("n_elite", self.n_elite, t, values)

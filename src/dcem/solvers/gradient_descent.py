@@ -130,6 +130,9 @@ class GradientDescent(Solver):
         index = best[..., None, None].expand(*best.shape, 1, state.x.shape[-1])
         return state.x.gather(-2, index).squeeze(-2)
 
+    def softness(self, t: int) -> None:
+        return None
+
     def _inside(self, x: Tensor) -> Tensor:
         return x if self.box is None else self.box.clamp(x)
 

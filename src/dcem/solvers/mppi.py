@@ -49,6 +49,9 @@ class MPPI(SamplingSolver):
     def slope(self, values: Tensor, t: int) -> Tensor:
         return self.weights(values, t)
 
+    def softness(self, t: int) -> float | Tensor:
+        return self.temperature
+
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
         new = super().fit(phi, u, weights)
         return new if self.adapt_sigma else self.distribution.recentre(phi, new.mean)

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
+from torch.utils import _pytree as pytree
 
 from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
@@ -152,7 +153,7 @@ class SamplingSolver(Solver):
             )
         new = new._replace(phi=state.phi)
         if self.returns == "best":
-            best = x if state.best_x is None else state.best_x
+            best = self.distribution.answer(state.phi) if state.best_x is None else state.best_x
             with torch.no_grad():
                 value = f(best.unsqueeze(-2)).squeeze(-1)
             new = new._replace(best_x=best, best_value=torch.where(value.isfinite(), value, torch.inf))
@@ -204,7 +205,7 @@ class SamplingSolver(Solver):
         return new, Record(t, x, values, weights, self.distribution.decode(new.phi.mean), new.phi.sigma)
 
     def result(self, state: SamplingState) -> Tensor:
-        x = self.distribution.decode(state.phi.mean) if state.best_x is None else state.best_x
+        x = self.distribution.answer(state.phi) if state.best_x is None else state.best_x
         return x if self.box is None else self.box.hold(x)
 
     def moving(self, state: SamplingState) -> Tensor | None:
@@ -231,7 +232,7 @@ class SamplingSolver(Solver):
         def keep(new: Tensor, old: Tensor) -> Tensor:
             return torch.where(moving.reshape(moving.shape + (1,) * (new.ndim - moving.ndim)), new, old)
 
-        phi = type(new.phi)(*map(keep, new.phi, old.phi))
+        phi = pytree.tree_map(keep, new.phi, old.phi)
         best = {
             name: keep(getattr(new, name), getattr(old, name))
             for name in ("best_x", "best_value")
