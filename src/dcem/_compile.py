@@ -84,10 +84,7 @@ class Program:
 
 def chosen(x0: Tensor) -> Program | None:
     """The program to solve from x0 with, if any."""
-    program = _chosen.get()
-    if program is None or x0.device.type != "cpu" or is_transformed():
-        return None
-    return program
+    return None if is_transformed() or x0.device.type != "cpu" else _chosen.get()
 
 
 def _iterate(

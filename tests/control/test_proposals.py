@@ -171,12 +171,13 @@ def test_latent_points_are_the_proposals_of_a_latent_search(mode):
 
 def test_a_good_policy_makes_a_poor_search_good():
     """A swing-up that 12 samples do not find."""
+    weak = DCEM(n_samples=12, n_elite=4, n_iters=3)
     strong = DCEM(n_samples=400, n_elite=20, n_iters=10, tau=0)
     down = torch.tensor([-1.0, 0.0, 0.0], dtype=D)
     best = MPC(Pendulum(), 40, -2.0, 2.0, solver=strong).double()(down).actions
 
     def cost(proposals):
-        mpc = MPC(Pendulum(), 40, -2.0, 2.0, solver=SOLVER, proposals=proposals).double()
+        mpc = MPC(Pendulum(), 40, -2.0, 2.0, solver=weak, proposals=proposals).double()
         return mpc(down, generator=torch.Generator().manual_seed(0)).cost
 
     poor, good = cost(None), cost(lambda s: best.unsqueeze(0))

@@ -29,11 +29,12 @@ def temperature_for(values: Tensor, k: float | Tensor, ess: float | Tensor) -> T
         for _ in range(_STEPS):
             error, slope = _excess(v, k_, ess_, log_tau)
             low, high = torch.where(error < 0, log_tau, low), torch.where(error > 0, log_tau, high)
-            if can_look(error) and bool((error.abs() < 1e-6).all()):
+            done = error.abs() < 1e-6  # such a row stays, whatever the others of its batch still do
+            if can_look(done) and bool(done.all()):
                 break
             newton = log_tau - error / slope
             inside = (newton > low) & (newton < high)
-            log_tau = torch.where(inside, newton, (low + high) / 2)
+            log_tau = torch.where(done, log_tau, torch.where(inside, newton, (low + high) / 2))
         error, slope = _excess(v, k_, ess_, log_tau)
     found = (error.abs() < 1e-3) & (slope > 0)
     moved = _excess(values, k, ess, log_tau)[0] - error
