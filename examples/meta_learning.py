@@ -4,8 +4,8 @@
 
 A network y(x, z) fits a whole family of sines; z says which one. For a new sine, z is the argmin of the error
 on its ten points, and training backpropagates through that argmin, as CAVIA does (Zintgraf et al., 2019).
-There, a few gradient steps from z = 0 find it. Here DCEM can do that too: the rest of the code is the same. It
-needs no gradient of the error in z, and pays for that: after 500 updates gradient steps are far ahead.
+There, a few gradient steps from z = 0 find it. Here DCEM can do that too: the rest of the code is the same.
+It needs no gradient of the error in z, and pays for that: after 500 updates gradient steps are far ahead.
 """
 
 import csv
