@@ -13,11 +13,16 @@ pytestmark = pytest.mark.usefixtures("double")
 T = 3
 SETTINGS = {
     "tau": (lambda v: dcem.DCEM(n_samples=12, n_elite=4, n_iters=T, tau=v), [0.9, 0.5, 0.3]),
-    "n_elite": (lambda v: dcem.DCEM(n_samples=12, n_elite=v, n_iters=T), [5.0, 4.0, 2.5]),
-    "smoothing": (lambda v: dcem.DCEM(n_samples=12, n_elite=4, n_iters=T, smoothing=v), [0.6, 0.1, 0.3]),
-    "widen": (lambda v: dcem.DCEM(n_samples=12, n_elite=4, n_iters=T, widen=v), [1.5, 0.8, 1.1]),
+    "n_elite": (lambda v: dcem.DCEM(n_samples=12, n_elite=v, n_iters=T, tau=1.0), [5.0, 4.0, 2.5]),
+    "smoothing": (
+        lambda v: dcem.DCEM(n_samples=12, n_elite=4, n_iters=T, tau=1.0, smoothing=v),
+        [0.6, 0.1, 0.3],
+    ),
+    "widen": (lambda v: dcem.DCEM(n_samples=12, n_elite=4, n_iters=T, tau=1.0, widen=v), [1.5, 0.8, 1.1]),
     "widen, full": (
-        lambda v: dcem.DCEM(n_samples=12, n_elite=4, n_iters=T, widen=v, distribution=dcem.FullGaussian()),
+        lambda v: dcem.DCEM(
+            n_samples=12, n_elite=4, n_iters=T, tau=1.0, widen=v, distribution=dcem.FullGaussian()
+        ),
         [1.5, 0.8, 1.1],
     ),
     "widen, mppi": (lambda v: dcem.MPPI(n_samples=12, n_iters=T, widen=v), [1.5, 0.8, 1.1]),

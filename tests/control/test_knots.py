@@ -120,7 +120,9 @@ def test_a_warm_start_moves_in_time():
 @pytest.mark.parametrize("kind", ["linear", "cubic"])
 def test_gradients_by_finite_differences(kind):
     epsilon = torch.randn(4, 30, 3, dtype=D)
-    solver = DCEM(n_samples=30, n_elite=5, n_iters=4, distribution=Gaussian(0.5, boundary="truncate"))
+    solver = DCEM(
+        n_samples=30, n_elite=5, n_iters=4, tau=1.0, distribution=Gaussian(0.5, boundary="truncate")
+    )
 
     def plan(gravity, state):
         mpc = MPC(Pendulum(gravity=gravity), 7, -2.0, 2.0, solver=solver, knots=Knots(3, kind)).double()
