@@ -134,7 +134,7 @@ def test_without_gradients_no_graph_is_kept():
         SOLVER,
         MPPI(n_samples=30, n_iters=4),
         DCEM(n_samples=30, n_elite=5, n_iters=4, noise=noise.Colored(beta=2.0, horizon=6)),
-        DCEM(n_samples=30, n_elite=5, n_iters=4, keep_elites=3),
+        DCEM(n_samples=30, n_elite=5, n_iters=4, tau=1.0, keep_elites=3),
     ],
     ids=["dcem", "mppi", "colored", "keep_elites"],
 )
