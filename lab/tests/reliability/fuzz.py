@@ -12,8 +12,21 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from dcem import DCEM, MPPI, FullGaussian, Gaussian, GradientDescent, Solver, backward, minimize, noise
-from dcem.solvers.dcem import lowest_smooth
+from dcem import (
+    CMAES,
+    DCEM,
+    MPPI,
+    Categorical,
+    FullGaussian,
+    Gaussian,
+    GradientDescent,
+    Product,
+    Solver,
+    backward,
+    minimize,
+    noise,
+)
+from dcem.solvers.elites import lowest_smooth
 from reliability.outcome import Outcome
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # points (*B, N, n) and a target (n,) -> (*B, N)
@@ -30,13 +43,17 @@ class Case:
     batch: tuple[int, ...]
     dtype: torch.dtype
     restart: bool
+    constrained: bool
+    proposing: bool
     seed: int
     text: str
 
     @property
     def x0(self) -> Tensor:
         x0 = 0.1 * torch.randn(*self.batch, 3, generator=self.generator(1), dtype=self.dtype)
-        return x0.clamp(-0.3, 0.3)  # inside every box
+        if isinstance(getattr(self.solver, "distribution", None), Product):
+            x0[..., :2] = 0.5  # two choices alike, and a number
+        return x0.clamp(-0.3, 0.5)  # inside every box
 
     @property
     def target(self) -> Tensor:
@@ -57,9 +74,14 @@ class Case:
         def f(x: Tensor) -> Tensor:
             return self.objective(x, target)
 
-        solution = minimize(f, self.solver, self.x0[rows], noise=given, backward=mode)
+        options: dict[str, Any] = {"noise": given, "backward": mode}
+        if self.constrained:
+            options["constraint"] = lambda x: x[..., :1] - 0.25
+        if self.proposing:
+            options["proposals"] = (0.5 * self.x0[rows]).unsqueeze(-2)
+        solution = minimize(f, self.solver, self.x0[rows], **options)
         if self.restart:  # with another objective, as in warm starts while a model trains
-            solution = minimize(lambda x: f(x + 0.1), self.solver, solution.state, noise=given, backward=mode)
+            solution = minimize(lambda x: f(x + 0.1), self.solver, solution.state, **options)
         return solution.x
 
 
@@ -70,8 +92,9 @@ def measure(count: int, folder: Path) -> Outcome:
         case = draw(seed)
         try:
             broken, slopes = check(case)
-        except Exception as error:  # none of these combinations is an error
-            broken, slopes = [f"{type(error).__name__}: {error}"], False
+        except Exception as error:  # none of these combinations is one, but a search may end in a hole
+            lost = case.objective is holes and "f must have a finite value in every row" in str(error)
+            broken, slopes = [] if lost else [f"{type(error).__name__}: {error}"], False
         compared += slopes
         failures += [f"case {seed}, {case.text}: {what}" for what in broken]
     return Outcome(count, failures, notes=f"{compared:,} gradients against finite differences")
@@ -88,7 +111,7 @@ def check(case: Case) -> tuple[list[str], bool]:
         if not torch.allclose(alone, x[row], rtol=CLOSE[case.dtype], atol=CLOSE[case.dtype]):
             broken.append(f"row {row} differs when alone, by {(alone - x[row]).abs().max():.2g}")
     box = case.solver.box
-    if box is not None and not bool(((x >= box.low) & (x <= box.high)).all()):
+    if box is not None and not bool(box.contains(x).all()):
         broken.append("outside the bounds")
     if not bool(x.isfinite().all()):
         broken.append("the answer is not finite")
@@ -123,11 +146,20 @@ def differences(case: Case) -> Tensor | None:
 
 
 def exact(solver: Solver) -> bool:
-    """Is the gradient meant to be that of the computation? Low temperatures have a warmer one's."""
+    """Is the gradient meant to be that of the computation?
+
+    Low temperatures have a warmer one's, and choices that of the straight-through estimator.
+    """
+    if isinstance(getattr(solver, "distribution", None), Product):
+        return False
+    if isinstance(solver, CMAES):
+        return solver.tau == 0 or (bool(solver.normalize) and solver.tau >= lowest_smooth(40, 1))
     if not isinstance(solver, DCEM):
         return True
+    if solver.ess is not None:
+        return False
     return solver.tau == 0 or (
-        solver.normalize and solver.tau >= lowest_smooth(solver.n_samples, solver.n_elite)
+        bool(solver.normalize) and solver.tau >= lowest_smooth(solver.n_samples, solver.n_elite)
     )
 
 
@@ -148,16 +180,21 @@ def draw(seed: int) -> Case:
     chance = random.Random(seed)
     dtype = chance.choice([torch.float32, torch.float64])
     boundary = chance.choice(["clamp", "squash", "truncate"])
-    bounds = chance.choice([None, (-1.0, 1.0), (-0.3, 0.3), (-5.0, 50.0)])
+    bounds = chance.choice([None, (-1.0, 1.0), (-0.3, 0.5), (-5.0, 50.0)])
     sigma = chance.choice([None, 0.1, 1.0, 10.0])
     full = chance.random() < 0.3 and boundary != "truncate"
-    distribution = (FullGaussian if full else Gaussian)(sigma=sigma, bounds=bounds, boundary=boundary)
+    distribution: Any = (FullGaussian if full else Gaussian)(
+        sigma=sigma, bounds=bounds, boundary=boundary, estimator=chance.choice(["rank-mu", "likelihood"])
+    )
+    kind = chance.choice(["dcem", "dcem", "dcem", "ess", "cmaes", "mppi", "mixed", "descent"])
+    if kind == "mixed":
+        distribution = Product([(Categorical(2), 2), (Gaussian(sigma=sigma), 1)])
     n_iters, samples = chance.choice([1, 3, 8]), chance.choice([20, 41])
     shared: dict[str, Any] = {
         "n_iters": n_iters,
         "n_samples": samples,
         "distribution": distribution,
-        "normalize": chance.random() < 0.8,
+        "normalize": chance.choice([True, True, "half", "half", False]),
         "returns": chance.choice(["mean", "best"]),
         "sigma_min": chance.choice([0.0, 0.01]),
         "smoothing": chance.choice([0.0, 0.3]),
@@ -165,9 +202,13 @@ def draw(seed: int) -> Case:
         "keep_elites": chance.choice([0, 0, 3]),
         "stop_below": chance.choice([None, None, 1e-3]),
     }
-    kind = chance.choice(["dcem", "dcem", "dcem", "mppi", "descent"])
     solver: Solver
-    if kind == "dcem":
+    if kind == "ess":
+        solver = DCEM(n_elite=4, ess=chance.choice([6.0, 12.0]), **shared)
+    elif kind == "cmaes":
+        shared["n_samples"] = chance.choice([None, 20])
+        solver = CMAES(tau=chance.choice([0.0, 0.05, 1.0]), **shared)
+    elif kind in ("dcem", "mixed"):
         tau = chance.choice([0.0, 0.01, 0.3, 1.0, 10.0])
         solver = DCEM(n_elite=chance.choice([1, 4, 10, 2.5]), tau=tau, **shared)
     elif kind == "mppi":
@@ -178,10 +219,13 @@ def draw(seed: int) -> Case:
     name, objective = chance.choice(OBJECTIVES)
     if isinstance(solver, GradientDescent) and name == "holes":
         name, objective = OBJECTIVES[0]
-    restart = chance.random() < 0.25
+    restart, proposing = chance.random() < 0.25, chance.random() < 0.25
+    proposing &= not isinstance(solver, GradientDescent) and kind != "mixed"
+    constrained = chance.random() < 0.2 and not isinstance(solver, GradientDescent)
     batch: tuple[int, ...] = chance.choice([(), (3,), (2, 2)])
-    text = f"{solver!r}, {name}, batch {batch}, {dtype}" + (", restarted" if restart else "")
-    return Case(solver, objective, batch, dtype, restart, seed, text)
+    extras = {"restarted": restart, "constrained": constrained, "with a proposal": proposing}
+    text = ", ".join([repr(solver), name, f"batch {batch}", str(dtype), *(k for k, v in extras.items() if v)])
+    return Case(solver, objective, batch, dtype, restart, constrained, proposing, seed, text)
 
 
 def bowl(x: Tensor, target: Tensor) -> Tensor:
