@@ -17,7 +17,7 @@ NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
 
 
 def outputs(page: Path) -> Iterator[tuple[re.Match[str], str]]:
-    """Every python block with what it prints; one main module per page, so that blocks can build on others."""
+    """Every python block with what it prints; one main module per page, so blocks can build on others."""
     text, main = page.read_text(), ModuleType("__main__")
     for match in BLOCK.finditer(text):
         line = text[: match.start(1)].count("\n")
