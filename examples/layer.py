@@ -26,7 +26,7 @@ class Regressor(nn.Module):
         super().__init__()
         hidden = [nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()]
         self.energy = nn.Sequential(*hidden, nn.Linear(64, 1))
-        self.solver = dcem.DCEM(n_samples=50, n_elite=5, n_iters=5, tau=1.0)
+        self.solver = dcem.DCEM(n_samples=50, n_elite=5, n_iters=5, tau=1.0, normalize=True)
 
     def score(self, x: Tensor, y: Tensor) -> Tensor:
         return self.energy(torch.cat([x.expand_as(y), y], dim=-1)).squeeze(-1)

@@ -41,7 +41,7 @@ def main(steps: int = 60, folder: Path = Path("out/examples")) -> Path:
     landscape = Landscape(generator)
     optimizer = torch.optim.Adam(landscape.parameters(), lr=0.05, betas=(0.5, 0.9))
     box = dcem.Gaussian(sigma=1.5, bounds=(-REACH, REACH))
-    solver = dcem.DCEM(n_samples=100, n_elite=10, n_iters=8, tau=1.0, distribution=box)
+    solver = dcem.DCEM(n_samples=100, n_elite=10, n_iters=8, tau=1.0, normalize=True, distribution=box)
     x0 = torch.zeros(8, 2)  # eight solves as one batch, each with noise of its own: a steadier gradient
     fig, ax = plt.subplots(figsize=(4, 4.2), layout="constrained")
     writer = PillowWriter(fps=8)

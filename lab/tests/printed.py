@@ -10,20 +10,31 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
 
 
 def outputs(page: Path) -> Iterator[tuple[re.Match[str], str]]:
-    """Every python block with what it prints; one namespace per page, so that blocks can build on others."""
-    text, namespace = page.read_text(), {"__name__": "__main__"}
+    """Every python block with what it prints; one main module per page, so blocks can build on others."""
+    text, main = page.read_text(), ModuleType("__main__")
     for match in BLOCK.finditer(text):
         line = text[: match.start(1)].count("\n")
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile("\n" * line + match[1], str(page), "exec"), namespace)
+        with contextlib.redirect_stdout(printed), _as_main(main):
+            exec(compile("\n" * line + match[1], str(page), "exec"), vars(main))
         yield match, printed.getvalue()
+
+
+@contextlib.contextmanager
+def _as_main(module: ModuleType) -> Iterator[None]:
+    """torch.compile looks globals of a function up in the module that the function names."""
+    ours, sys.modules["__main__"] = sys.modules["__main__"], module
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = ours
 
 
 def alike(shown: str, printed: str) -> bool:
@@ -59,4 +70,7 @@ def renewed(page: Path) -> str:
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        path.write_text(renewed(path))
+        try:
+            path.write_text(renewed(path))
+        except ModuleNotFoundError as error:  # a page about a framework that is not installed
+            print(f"{path}: left as it is: {error}")

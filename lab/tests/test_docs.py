@@ -15,6 +15,8 @@ from unittest.mock import patch
 
 import pytest
 
+import dcem
+import dcem.systems
 import dcem_lab
 import made_up
 from dcem_lab import cli, experiments
@@ -300,6 +302,13 @@ def test_a_page_is_read_in_minutes(page):
         word for line in page.read_text().splitlines() if not line.startswith("|") for word in line.split()
     ]
     assert len(words) <= 1500 or page.name.startswith("lab-log")
+
+
+def test_the_reference_has_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text()
+    for module in (dcem, dcem.control, dcem.distributions, dcem.solvers, dcem.systems):
+        missing = [public for public in module.__all__ if not re.search(rf"\b{public}\b", text)]
+        assert not missing, f"docs/api.md lacks {missing} of {module.__name__}"
 
 
 def test_every_page_is_reached_from_the_front_page():
