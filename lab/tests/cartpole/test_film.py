@@ -60,7 +60,7 @@ def test_the_command_says_what_it_shows_and_where(tmp_path, capsys):
     assert cli.main(["play", "cartpole-5"]) == 2
     assert "there are no weights 'cartpole-5'" in capsys.readouterr().err
     assert cli.main(["eval", "cartpole-2"]) == 2
-    assert "must be a controller with an environment" in capsys.readouterr().err
+    assert "must be a controller that acts step by step" in capsys.readouterr().err
 
 
 def test_a_run_can_be_filmed(tmp_path):

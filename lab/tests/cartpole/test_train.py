@@ -107,7 +107,9 @@ def test_a_bad_setting_is_named(config, field):
 
 def test_validation_states_are_the_published_ones():
     """CEM on all 20 actions with N=1000, k=100, T=10 costs about -8.6 on them; other draws differ by 0.5."""
-    solver = DCEM(n_samples=1000, n_elite=100, n_iters=10, tau=0, distribution=Gaussian(sigma=100.0))
+    solver = DCEM(
+        n_samples=1000, n_elite=100, n_iters=10, tau=0, distribution=Gaussian(100.0, estimator="likelihood")
+    )
     with torch.no_grad():
         cost = MPC(Cartpole(), 20, -100.0, 100.0, solver=solver)(cartpole.validation_states()).cost
     assert cost.mean().item() == pytest.approx(-8.6, abs=0.15)

@@ -85,7 +85,7 @@ class Gatherer:
         self.envs, self.policy, self.steps = envs, policy, steps
         self.experience = Experience.zeros(steps, envs.num_envs, policy)
         self._plan, self._generator, self._replay = policy.actor(), generator, replay
-        self._follow = capture(self._one_step)
+        self._follow = capture(self._one_step, compile=False)
         self._observations = torch.zeros_like(self.experience.arrived[0])
         self._states = torch.zeros_like(self.experience.states[0])
         self._sums = np.zeros(envs.num_envs)

@@ -100,9 +100,9 @@ class Finetuner:
         on_cuda = self.device.type == "cuda"
         self.optimizer = torch.optim.Adam(groups, eps=1e-5, capturable=on_cuda)
         self.value_optimizer = torch.optim.Adam(self._values, config.value_lr, capturable=on_cuda)
-        self._remember = capture(self._remember_old, eager=3)
-        self._update = capture(self._update_policy, generator=self._learn, eager=3)
-        self._update_value = capture(self._update_critic, eager=3)
+        self._remember = capture(self._remember_old, eager=3, compile=False)
+        self._update = capture(self._update_policy, generator=self._learn, eager=3, compile=False)
+        self._update_value = capture(self._update_critic, eager=3, compile=False)
         self.steps = 0
         """Steps of the agent so far."""
         self._figures: dict[str, float] = {}
