@@ -215,6 +215,10 @@ class SamplingSolver(Solver):
         x = self.distribution.answer(state.phi) if state.best_x is None else state.best_x
         return x if self.box is None else self.box.hold(x)
 
+    def had_values(self, state: SamplingState) -> Tensor:
+        # By the mean, which an iteration without any turns into NaN: the best sample may be an earlier one.
+        return state.phi.mean.isfinite().all(-1)
+
     def moving(self, state: SamplingState) -> Tensor | None:
         return state.moving
 
