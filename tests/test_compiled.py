@@ -149,7 +149,7 @@ def test_values_that_are_not_finite_get_no_weight():
 def test_a_row_without_a_finite_value_is_an_error(name):
     f = lambda x: x.sum(-1) * torch.tensor([1.0, torch.nan]).unsqueeze(-1)  # noqa: E731
     solve = dcem.capture(lambda x0: dcem.minimize(f, SOLVERS[name], x0).x)
-    with pytest.raises(ValueError, match="f must have a finite value in every row.* in row 1"):
+    with pytest.raises(ValueError, match=r"f must have a finite value in every row.* in row 1"):
         solve(torch.zeros(2, 2))
 
 
