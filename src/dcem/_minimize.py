@@ -151,7 +151,8 @@ def _minimize(
         compiled = program.run(f, solver, backward, state, noise, trace)
         if compiled is not None:
             (state, records), done = compiled, solver.n_iters
-            _check_result(solver.result(state), check)
+            if check is not False:
+                _check_had_values(solver.had_values(state))
     for t in range(done, solver.n_iters):
         epsilon = solver.draw(x0, t, generator) if noise is None else noise[t]
 
@@ -283,15 +284,13 @@ def _check_noise(noise: Sequence[Tensor | None] | Tensor | None, n_iters: int, x
             )
 
 
-def _check_result(x: Tensor, check: bool | None) -> None:
-    """Of a compiled solve, which does not look at values on its way: a row without a finite one is NaN."""
-    if check is not False and not all_finite(x):
-        hopeless = ~x.isfinite().all(-1)
-        if hopeless.any():
-            raise ValueError(
-                f"minimize: f must have a finite value in every row, but there was an iteration with none"
-                f"{name_row(hopeless)}"
-            )
+def _check_had_values(had: Tensor) -> None:
+    """Of a compiled solve, which does not look at values on its way."""
+    if not had.all():
+        raise ValueError(
+            f"minimize: f must have a finite value in every row, but there was an iteration with none"
+            f"{name_row(~had)}"
+        )
 
 
 def _check_values(values: Tensor, t: int) -> None:

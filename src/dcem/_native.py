@@ -28,8 +28,8 @@ _ARGUMENTS = {
     + [_POINTER, _REAL, _POINTER, _REAL, _POINTER, _REAL, _INT, _REAL, _INT]
     + [_POINTER] * 3,
     "soft_topk_backward": [_LONG] * 2 + [_POINTER] * 4 + [_REAL, _POINTER] + [_INT] * 2 + [_POINTER] * 3,
-    "moments": [_LONG] * 3 + [_POINTER] * 2 + [_REAL, _POINTER, _REAL, _INT] + [_POINTER] * 3,
-    "moments_backward": [_LONG] * 3 + [_POINTER] * 6 + [_INT] + [_POINTER] * 2,
+    "moments": [_LONG] * 3 + [_POINTER] * 4 + [_REAL] * 2 + [_POINTER, _REAL, _INT] + [_POINTER] * 4,
+    "moments_backward": [_LONG] * 3 + [_POINTER] * 4 + [_REAL] + [_POINTER] * 5 + [_INT] + [_POINTER] * 4,
 }
 OPERATORS = torch.library.Library("dcem", "FRAGMENT")  # the kernels under names that compilers know
 

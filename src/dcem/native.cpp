@@ -1,7 +1,8 @@
 // What lies between two evaluations of the objective, for the CPU: the soft top-k of rows, the moments of
 // weighted samples, and their derivatives. Each row is worked on by one thread, start to end, while it is in
 // the cache; `dcem/_native.py` builds this file and calls it. The formulas are those of `topk/lml.py`,
-// `topk/dual.py`, `topk/standardize.py` and `distributions/moments.py`, which serve where this does not.
+// `topk/dual.py`, `topk/standardize.py`, `topk/better_half.py` and `distributions/moments.py`, which serve
+// where this does not.
 
 #include <algorithm>
 #include <cmath>
@@ -146,8 +147,36 @@ template <class T> void fill_in(int64_t n, const T* x, int64_t count, T* values,
   for (int64_t i = n - 1; i >= 0; i--) values[i] = std::isfinite(x[i]) ? values[--count] : filler;
 }
 
-enum Flags { kStandardize = 1, kFiniteOnly = 2, kGate = 4, kLowest = 8 };  // kLowest: of -x
-constexpr int kStats = 3;  // mean, 1 / std, and whether gradients pass
+enum Flags { kStandardize = 1, kFiniteOnly = 2, kGate = 4, kLowest = 8, kHalf = 16 };  // kLowest: of -x
+constexpr int kStats = 4;  // centre, 1 / scale, whether gradients pass, and how many entries the scale is of
+
+// The middle entry, of two the larger: the lower median of -x.
+template <class T> T upper_median(int64_t n, const T* x, T* scratch) {
+  std::copy(x, x + n, scratch);
+  std::nth_element(scratch, scratch + n / 2, scratch + n);
+  return scratch[n / 2];
+}
+
+// How a row is scaled by its better half, which for the largest entries is the upper one: `by_better_half`.
+template <class T> void scale_by_half(int64_t n, const T* x, T* scratch, T* stats) {
+  const double eps = std::numeric_limits<T>::epsilon(), tiny = std::numeric_limits<T>::min();
+  const double centre = upper_median(n, x, scratch);
+  double size = 0, furthest = 0, upper = 0, lower = 0;
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const double d = x[i] - centre;
+    size = std::max(size, std::abs(double(x[i])));
+    furthest = std::max(furthest, d);
+    count += d >= 0;
+    (d >= 0 ? upper : lower) += d * d;
+  }
+  const double rounding = std::max(4 * eps * size, tiny);
+  if (!(furthest > rounding)) count = n, upper += lower;
+  const double scale = std::sqrt(upper / count);
+  stats[0] = T(centre);
+  stats[1] = T(scale > rounding ? 1 / scale : 0);
+  stats[3] = T(count);
+}
 
 // y (rows, n), z (rows, n) at the higher of the two temperatures, and the statistics of every row.
 // 1 where an entry is +inf and has a place in the order: then nothing is done.
@@ -174,10 +203,12 @@ int soft_topk(int64_t rows, int64_t n, const T* x, double k, const T* ks, double
       const double spread = std::sqrt(
           sum<double>(count, [=](int64_t i) { const double d = double(xs[i]) - centre; return d * d; }) / divisor);
       const bool informative = spread > std::max(4 * eps * std::abs(mean), tiny);
-      const double scale = !(flags & kStandardize) ? 1 : informative ? 1 / spread : 0;
       T* out = stats + kStats * row;
       out[0] = centre;
-      out[1] = T(scale);
+      out[1] = T(!(flags & kStandardize) ? 1 : informative ? 1 / spread : 0);
+      out[3] = T(count);
+      if ((flags & kHalf) && count) scale_by_half(count, xs, scratch.data() + n, out);
+      const double scale = out[1];
       out[2] = !(flags & kGate) || spread > digits * eps * std::abs(mean);
       const double kr = ks ? ks[row] : k, tr = taus ? taus[row] : tau;
       const auto solve = [&](double tau) {
@@ -241,7 +272,7 @@ void soft_topk_backward(int64_t rows, int64_t n, const T* x, const T* g, const T
         product += out[i] * gr[i];
       }
       const T mean_g = product / total;
-      const double mean = stats[kStats * row], inv_std = stats[kStats * row + 1];
+      const double centre = stats[kStats * row], scale = stats[kStats * row + 1];
       const T inv = T(1 / std::min(std::max(taus ? double(taus[row]) : tau, tiny), 1 / tiny));
       if (gk) gk[row] = mean_g;
       T with_z = 0, with_u = 0;
@@ -250,22 +281,33 @@ void soft_topk_backward(int64_t rows, int64_t n, const T* x, const T* g, const T
         const T ga = out[i] * peak * (gr[i] - mean_g);
         with_z += ga * (std::isinf(zr[i]) ? T(0) : zr[i]);
         out[i] = ga * inv;
-        with_u += out[i] * T((xs[i] - mean) * inv_std);
+        with_u += out[i] * T((xs[i] - centre) * scale);
       }
       if (gtau) gtau[row] = -with_z * inv;
-      if (flags & kStandardize) {
+      if (flags & (kStandardize | kHalf)) {
+        const T of = stats[kStats * row + 3], along = with_u / of;
+        const bool of_all = of == count;
+        T rest = 0, ties = 0;
+#pragma omp simd reduction(+ : rest, ties)
+        for (int64_t i = 0; i < count; i++) {
+          if (of_all || xs[i] >= centre) out[i] -= T((xs[i] - centre) * scale) * along;
+          rest += out[i];
+          ties += xs[i] == centre;
+        }
+        if (flags & kHalf) {  // the centre is an entry: where several are equal, they share its gradient
+          const T share = rest / ties;
+          rest = 0;
+#pragma omp simd reduction(+ : rest)
+          for (int64_t i = 0; i < count; i++) {
+            out[i] -= xs[i] == centre ? share : T(0);
+            rest += out[i];
+          }
+        }
         // A shift of the row changes nothing: hold that exactly, since what is left is divided by the spread,
         // and multiplied by whatever all entries share.
-        const T along = with_u / count;
-        T rest = 0;
-#pragma omp simd reduction(+ : rest)
-        for (int64_t i = 0; i < count; i++) {
-          out[i] -= T((xs[i] - mean) * inv_std) * along;
-          rest += out[i];
-        }
         const T shift = rest / count;
 #pragma omp simd
-        for (int64_t i = 0; i < count; i++) out[i] = (out[i] - shift) * T(inv_std);
+        for (int64_t i = 0; i < count; i++) out[i] = (out[i] - shift) * T(scale);
       }
       if (sign < 0)
         for (int64_t i = 0; i < count; i++) out[i] = -out[i];
@@ -274,10 +316,25 @@ void soft_topk_backward(int64_t rows, int64_t n, const T* x, const T* g, const T
   }
 }
 
-// mean and sigma (rows, n) of samples u (rows, N, n), and ∂σ/∂variance, which is 0 on the floor.
+// How much of the last variance N weights replace, and its derivative by μ = (Σw)² / Σw²; see `rank_mu`.
+struct Rate {
+  double total = 0, squares = 0, rate = 1, slope = 0;
+  template <class T> Rate(int64_t N, int64_t n, const T* w, bool rank_mu, double slowest) {
+    for (int64_t i = 0; i < N; i++) total += w[i], squares += double(w[i]) * w[i];
+    if (!rank_mu) return;
+    const double mu = total * total / squares, top = mu - 1.75 + 1 / mu, below = (n + 2.0) * (n + 2.0) + mu;
+    const double factor = 2 * (n + 2.0) / 3, free = factor * top / below;
+    rate = std::isnan(free) ? free : std::min(std::max(free, slowest), 1.0);
+    if (free == rate) slope = factor * ((1 - 1 / (mu * mu)) - top / below) / below;
+  }
+};
+
+// mean and sigma (rows, n) of samples u (rows, N, n), and ∂σ/∂variance, which is 0 on the floor. With the last
+// mean and sigma, the variance is by rank-mu, and `excess` how far it is above the last one, at a rate of 1.
 template <class T>
-void moments(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double floor, const T* floors,
-             double near, int threads, T* mean, T* sigma, T* slope) {
+void moments(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T* last_mean,
+             const T* last_sigma, double slowest, double floor, const T* floors, double near, int threads,
+             T* mean, T* sigma, T* slope, T* excess) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     std::vector<double> scratch(n);
@@ -286,22 +343,29 @@ void moments(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double 
     for (int64_t row = 0; row < rows; row++) {
       const T *ur = u + row * N * n, *wr = w + row * N;
       T *mr = mean + row * n, *sr = sigma + row * n, *dr = slope + row * n;
-      double total = 0;
-      for (int64_t i = 0; i < N; i++) total += wr[i];
+      const Rate by(N, n, wr, last_mean, slowest);
       std::fill(sums, sums + n, 0.0);
       for (int64_t i = 0; i < N; i++) {
-        const double p = wr[i] / total;
+        const double p = wr[i] / by.total;
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) sums[j] += p * ur[i * n + j];
       }
       for (int64_t j = 0; j < n; j++) mr[j] = T(sums[j]);
       std::fill(sums, sums + n, 0.0);
       for (int64_t i = 0; i < N; i++) {
-        const double p = wr[i] / total;
+        const double p = wr[i] / by.total;
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) {
           const double d = ur[i * n + j] - mr[j];
           sums[j] += p * d * d;
+        }
+      }
+      if (last_mean) {
+        for (int64_t j = 0; j < n; j++) {
+          const int64_t at = row * n + j;
+          const double move = mr[j] - last_mean[at], last = double(last_sigma[at]) * last_sigma[at];
+          excess[at] = T(sums[j] + move * move - last);
+          sums[j] = by.rate * (sums[j] + move * move) + (1 - by.rate) * last;
         }
       }
       for (int64_t j = 0; j < n; j++) {
@@ -315,10 +379,13 @@ void moments(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double 
   }
 }
 
-// With d = u - mean and p = w / Σw: gu = p (gmean + 2 d gvar), gw = (d gmean + (d² - var) gvar) / Σw.
+// With c the mean, or by rank-mu the last one, p = w / Σw, and g the gradient of Σ p (u - c)²:
+// gu = p (gmean + 2 (u - c) g), and gw that of p, d gmean + (u - c)² g, less its mean and over Σw.
 template <class T>
-void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T* mean, const T* slope,
-                      const T* gmean, const T* gsigma, int threads, T* gu, T* gw) {
+void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T* last_mean,
+                      const T* last_sigma, double slowest, const T* mean, const T* slope, const T* excess,
+                      const T* gmean, const T* gsigma, int threads, T* gu, T* gw, T* glast_mean,
+                      T* glast_sigma) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     std::vector<T> scratch(n + N);
@@ -326,28 +393,37 @@ void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w
 #pragma omp for
     for (int64_t row = 0; row < rows; row++) {
       const T *ur = u + row * N * n, *wr = w + row * N, *mr = mean + row * n, *gm = gmean + row * n;
-      double total = 0;
-      for (int64_t i = 0; i < N; i++) total += wr[i];
-      for (int64_t j = 0; j < n; j++) gvar[j] = gsigma[row * n + j] * slope[row * n + j];
+      const T* cr = last_mean ? last_mean + row * n : mr;
+      const Rate by(N, n, wr, last_mean, slowest);
+      double grate = 0;
+      for (int64_t j = 0; j < n; j++) {
+        const int64_t at = row * n + j;
+        const T g = gsigma[at] * slope[at];
+        gvar[j] = T(by.rate) * g;
+        if (!last_mean) continue;
+        grate += double(g) * excess[at];
+        glast_mean[at] = 2 * gvar[j] * (cr[j] - mr[j]);
+        glast_sigma[at] = T(2 * (1 - by.rate) * g * last_sigma[at]);
+      }
       for (int64_t i = 0; i < N; i++) {
-        const T p = T(wr[i] / total);
+        const T p = T(wr[i] / by.total);
         const T* ui = ur + i * n;
         T along = 0;
 #pragma omp simd reduction(+ : along)
         for (int64_t j = 0; j < n; j++) {
-          const T d = ui[j] - mr[j];
-          along += d * (gm[j] + d * gvar[j]);
+          const T from = ui[j] - cr[j];
+          along += (ui[j] - mr[j]) * gm[j] + from * from * gvar[j];
         }
         gp[i] = along;
-        if (!gu) continue;
         T* out = gu + (row * N + i) * n;
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++) out[j] = p * (gm[j] + 2 * (ui[j] - mr[j]) * gvar[j]);
+        for (int64_t j = 0; j < n; j++) out[j] = p * (gm[j] + 2 * (ui[j] - cr[j]) * gvar[j]);
       }
-      if (!gw) continue;
       double average = 0;
-      for (int64_t i = 0; i < N; i++) average += wr[i] / total * gp[i];
-      for (int64_t i = 0; i < N; i++) gw[row * N + i] = T((gp[i] - average) / total);
+      for (int64_t i = 0; i < N; i++) average += wr[i] / by.total * gp[i];
+      const double gmu = grate * by.slope * 2 * by.total / by.squares;
+      for (int64_t i = 0; i < N; i++)
+        gw[row * N + i] = T((gp[i] - average) / by.total + gmu * (1 - wr[i] * by.total / by.squares));
     }
   }
 }
@@ -365,14 +441,18 @@ void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w
                                             int threads, T* gx, T* gk, T* gtau) {                           \
     soft_topk_backward(rows, n, x, g, z, stats, tau, taus, flags, threads, gx, gk, gtau);                   \
   }                                                                                                         \
-  extern "C" void moments_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, double floor,  \
-                                 const T* floors, double near, int threads, T* mean, T* sigma, T* slope) {  \
-    moments(rows, N, n, u, w, floor, floors, near, threads, mean, sigma, slope);                            \
-  }                                                                                                         \
-  extern "C" void moments_backward_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w,       \
-                                          const T* mean, const T* slope, const T* gmean, const T* gsigma,   \
-                                          int threads, T* gu, T* gw) {                                      \
-    moments_backward(rows, N, n, u, w, mean, slope, gmean, gsigma, threads, gu, gw);                        \
+  extern "C" void moments_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T* last_mean,\
+                                 const T* last_sigma, double slowest, double floor, const T* floors,         \
+                                 double near, int threads, T* mean, T* sigma, T* slope, T* excess) {         \
+    moments(rows, N, n, u, w, last_mean, last_sigma, slowest, floor, floors, near, threads, mean, sigma,     \
+            slope, excess);                                                                                  \
+  }                                                                                                          \
+  extern "C" void moments_backward_##NAME(                                                                   \
+      int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T* last_mean, const T* last_sigma,   \
+      double slowest, const T* mean, const T* slope, const T* excess, const T* gmean, const T* gsigma,       \
+      int threads, T* gu, T* gw, T* glast_mean, T* glast_sigma) {                                            \
+    moments_backward(rows, N, n, u, w, last_mean, last_sigma, slowest, mean, slope, excess, gmean, gsigma,   \
+                     threads, gu, gw, glast_mean, glast_sigma);                                              \
   }
 
 INSTANCES(float, float32)

@@ -105,3 +105,23 @@ def test_hard_and_learned_temperatures_go_through(tau):
     x = dcem.minimize(lambda x: (x - theta).square().sum(-1), dcem.DCEM(tau=tau), torch.zeros(2)).x
     if x.requires_grad:
         assert torch.autograd.grad(x.sum(), theta)[0].isfinite().all()
+
+
+class Boltzmann(dcem.DCEM):
+    """Weights of its own, which know nothing of rounding."""
+
+    def weights(self, values: Tensor, t: int) -> Tensor:
+        return (-values / values.detach().std(-1, keepdim=True)).softmax(-1)
+
+
+@pytest.mark.parametrize("kind", [dcem.DCEM, Boltzmann, dcem.MPPI, dcem.CMAES])
+@pytest.mark.parametrize("size", [1.0, 1e-12])
+def test_values_that_differ_by_rounding_pass_no_gradient_whatever_makes_weights_of_them(kind, size):
+    theta = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    settings = {} if kind is dcem.MPPI else {"tau": 0.3}
+    solver = kind(n_iters=1, n_samples=20, **settings)
+    generator = torch.Generator().manual_seed(0)
+    x0 = torch.zeros(3, dtype=torch.float64)
+    x = dcem.minimize(lambda x: 1e3 + size * (x - theta).square().sum(-1), solver, x0, generator=generator).x
+    (gradient,) = torch.autograd.grad(x.sum(), theta)
+    assert (gradient == 0).all() == (size < 1)

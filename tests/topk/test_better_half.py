@@ -50,6 +50,13 @@ def test_a_better_half_of_one_value_is_scaled_by_all():
     assert by_better_half(torch.tensor([1.0, 3.0])).diff() > 1
 
 
+def test_double_precision_does_not_depend_on_the_default_dtype():
+    v = torch.randn(4, 23)
+    expected = by_better_half(v)
+    torch.set_default_dtype(torch.float32)
+    assert torch.allclose(by_better_half(v), expected, rtol=1e-12, atol=0)
+
+
 def test_derivatives():
     v = torch.randn(2, 9, requires_grad=True)
     assert torch.autograd.gradcheck(by_better_half, v) and torch.autograd.gradgradcheck(by_better_half, v)

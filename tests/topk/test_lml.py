@@ -327,7 +327,7 @@ def test_standardised_rows_ignore_scale(rows, dtype, scale):
 
     def run(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.clone().requires_grad_()
-        y = soft_topk(x, 5, 0.8, standardize=True)
+        y = soft_topk(x, 5, 0.8, scaling=True)
         return y.detach(), torch.autograd.grad(y, x, weight)[0]
 
     y, gradient = run(x)
@@ -341,7 +341,7 @@ def test_standardised_rows_ignore_scale(rows, dtype, scale):
 def test_standardised_rows_at_the_ends_of_float32(scale):
     """Squares under- or overflow here; the gradient must stay finite all the same."""
     x = (torch.randn(4, 20) * scale).requires_grad_()
-    y = soft_topk(x, 5, 1.0, standardize=True)
+    y = soft_topk(x, 5, 1.0, scaling=True)
     (gradient,) = torch.autograd.grad(y[..., 0].sum(), x)
     assert torch.allclose(y.sum(-1), torch.full((4,), 5.0))
     assert gradient.isfinite().all()
@@ -349,10 +349,10 @@ def test_standardised_rows_at_the_ends_of_float32(scale):
 
 def test_one_huge_penalty_gets_no_weight_after_standardising():
     """Costs of 1, 2, 3 and a penalty of 1e20, whose square overflows in float32."""
-    y = soft_topk(-torch.tensor([[1.0, 2.0, 3.0, 1e20]]), 2, 0.1, standardize=True)
+    y = soft_topk(-torch.tensor([[1.0, 2.0, 3.0, 1e20]]), 2, 0.1, scaling=True)
     assert y[0, 3] < 1e-3
 
 
 def test_a_row_constant_to_rounding_is_uniform_after_standardising():
     x = 1e6 + torch.randn(3, 10, dtype=torch.float64) * 1e-11
-    assert torch.allclose(soft_topk(x, 2, 1.0, standardize=True), torch.full_like(x, 0.2))
+    assert torch.allclose(soft_topk(x, 2, 1.0, scaling=True), torch.full_like(x, 0.2))

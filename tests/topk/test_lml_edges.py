@@ -228,7 +228,7 @@ def test_standardised_weights_ignore_the_scale_in_float32(scale, spoilt, solver)
     def weights(v: Tensor) -> Tensor:
         if solver == "mppi":
             return MPPI(n_samples=50).weights(v, 0)
-        return soft_topk(-v, 5, 0.5, standardize=True, finite_only=True)
+        return soft_topk(-v, 5, 0.5, scaling=True, finite_only=True)
 
     torch.testing.assert_close(weights(values * scale), weights(values), rtol=1e-4, atol=1e-6)
     leaf = (values * scale).requires_grad_()

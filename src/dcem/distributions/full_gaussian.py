@@ -12,13 +12,12 @@ from dcem.distributions.gaussian import (
     Estimator,
     check_estimator,
     check_sigma,
-    effective_samples,
     first_sigma,
     least_variance,
     near,
-    rank_mu_rate,
     within,
 )
+from dcem.distributions.moments import effective_samples, rank_mu_rate
 
 
 class FullGaussianState(NamedTuple):

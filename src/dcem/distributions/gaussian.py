@@ -9,7 +9,7 @@ from torch import Tensor
 from dcem._checks import holds
 from dcem.distributions.base import Distribution
 from dcem.distributions.box import Boundary, Bounds, Box, first_mean, merged
-from dcem.distributions.moments import weighted_moments
+from dcem.distributions.moments import rank_mu, weighted_moments
 
 Estimator = Literal["rank-mu", "likelihood"]
 
@@ -76,12 +76,8 @@ class Gaussian(Distribution):
         least = least_variance(self.sigma, self.box, u, sigma_min)
         if self.estimator == "likelihood":
             return GaussianState(*weighted_moments(u, w, least, near(u)))
-        n, mu = u.shape[-1], effective_samples(w)
-        rate = (rank_mu_rate(mu, n) * (n + 2) / 3).clamp(min(1.0, 5 * n / (self.n_iters or 1)), 1.0)
-        mean, sigma = weighted_moments(u, w)
-        around_the_last = sigma.square() + (mean - phi.mean).square()
-        variance = torch.lerp(phi.sigma.square(), around_the_last, rate)
-        return GaussianState(mean, torch.maximum(variance, (near(u) * mean.detach()).square() + least).sqrt())
+        slowest = min(1.0, 5 * u.shape[-1] / (self.n_iters or 1))
+        return GaussianState(*rank_mu(u, w, phi.mean, phi.sigma, slowest, least, near(u)))
 
     def within(self, box: Box, steps: int = 1) -> Self:
         return within(self, box, steps)
@@ -98,16 +94,6 @@ def check_sigma(sigma: float | Tensor | None, name: str) -> None:
 def check_estimator(estimator: str, name: str) -> None:
     if estimator not in ("rank-mu", "likelihood"):
         raise ValueError(f"{name}: estimator must be 'rank-mu' or 'likelihood', got {estimator!r}")
-
-
-def effective_samples(w: Tensor) -> Tensor:
-    """μ = (Σw)² / Σw², (*B, 1), for weights w (*B, N): how many samples they really count."""
-    return w.sum(-1, keepdim=True).square() / w.square().sum(-1, keepdim=True)
-
-
-def rank_mu_rate(mu: Tensor, n: int) -> Tensor:
-    """How much of a covariance in n dimensions μ samples can replace, as CMA-ES has it (Hansen, 2016)."""
-    return 2 * (mu - 1.75 + 1 / mu) / ((n + 2) ** 2 + mu)
 
 
 def first_sigma(sigma: float | Tensor | None, box: Box | None, mean: Tensor, name: str) -> Tensor:

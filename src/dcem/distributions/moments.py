@@ -1,5 +1,6 @@
 """Weighted mean and standard deviation, with a backward that makes few passes over the samples."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,13 +28,82 @@ def weighted_moments(
     """
     # The root's slope is infinite at 0, where all samples are one point: stop just above.
     floor = least if isinstance(least, Tensor) else max(least, torch.finfo(u.dtype).tiny)
+    natively = _natively(u, w, None, None, 1.0, floor, near)
+    if natively is not None:
+        return natively
     if is_transformed():
-        if compiles_natively(u) and w.dtype == u.dtype and u.numel() > 0:
-            return _TracedMoments.apply(u, w, floor, near)
         return _plain(u, w, floor, near)
     if not isinstance(floor, Tensor) and _use_fused(u, w):
         return fused.moments(u, w, floor, near)
     return _WeightedMoments.apply(u, w, floor, near)
+
+
+def rank_mu(
+    u: Tensor,
+    w: Tensor,
+    last_mean: Tensor,
+    last_sigma: Tensor,
+    slowest: float,
+    least: float | Tensor,
+    near: float,
+) -> tuple[Tensor, Tensor]:
+    """As `weighted_moments`, with the variance (1 - c) σ² + c Σ p (u - m)² for the last mean m and σ (*B, n).
+
+    p = w / Σw, and c is that of CMA-ES for a diagonal in n dimensions, at least `slowest` and at most 1.
+    """
+    natively = _natively(u, w, last_mean, last_sigma, slowest, least, near)
+    return _rank_mu(u, w, last_mean, last_sigma, slowest, least, near) if natively is None else natively
+
+
+def _rank_mu(
+    u: Tensor,
+    w: Tensor,
+    last_mean: Tensor,
+    last_sigma: Tensor,
+    slowest: float,
+    least: float | Tensor,
+    near: float,
+) -> tuple[Tensor, Tensor]:
+    n = u.shape[-1]
+    rate = (rank_mu_rate(effective_samples(w), n) * (n + 2) / 3).clamp(slowest, 1.0)
+    mean, sigma = weighted_moments(u, w)
+    around_the_last = sigma.square() + (mean - last_mean).square()
+    variance = torch.lerp(last_sigma.square(), around_the_last, rate)
+    return mean, torch.maximum(variance, _least(mean.detach(), least, near)).sqrt()
+
+
+def effective_samples(w: Tensor) -> Tensor:
+    """μ = (Σw)² / Σw², (*B, 1), for weights w (*B, N): how many samples they really count."""
+    return w.sum(-1, keepdim=True).square() / w.square().sum(-1, keepdim=True)
+
+
+def rank_mu_rate(mu: Tensor, n: int) -> Tensor:
+    """How much of a covariance in n dimensions μ samples can replace, as CMA-ES has it (Hansen, 2016)."""
+    return 2 * (mu - 1.75 + 1 / mu) / ((n + 2) ** 2 + mu)
+
+
+def _natively(
+    u: Tensor,
+    w: Tensor,
+    last_mean: Tensor | None,
+    last_sigma: Tensor | None,
+    slowest: float,
+    floor: float | Tensor,
+    near: float,
+) -> tuple[Tensor, Tensor] | None:
+    """By the kernel, around the last mean or, without one, the new one; None where it cannot serve."""
+    tensors = [x for x in (w, last_mean, last_sigma, floor) if isinstance(x, Tensor)]
+    shape = (*u.shape[:-2], u.shape[-1])
+    if u.numel() == 0 or not all(x is None or x.shape == shape for x in (last_mean, last_sigma)):
+        return None
+    floors = floor if isinstance(floor, Tensor) else None
+    inputs = u, w, last_mean, last_sigma, slowest, 0.0 if floors is not None else floor, floors, near
+    if is_transformed():
+        if not compiles_natively(u) or any(x.dtype != u.dtype for x in tensors):
+            return None
+        mean, sigma, *_ = torch.ops.dcem.moments(*inputs)
+        return mean, sigma
+    return None if kernel("moments", u, *tensors) is None else _NativeMoments.apply(*inputs)
 
 
 def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
@@ -63,11 +133,6 @@ class _WeightedMoments(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
         ctx.floor, ctx.near = floor, near
-        ctx.native = u.numel() > 0 and kernel("moments", u, w, floor) is not None
-        if ctx.native:
-            mean, sigma, slope = native.forward(u, w, floor, near)
-            ctx.save_for_backward(u, w, mean, slope)
-            return mean, sigma
         total = w.sum(-1, keepdim=True)
         p = (w / total).unsqueeze(-1)
         mean = (p * u).sum(-2, keepdim=True)
@@ -81,17 +146,10 @@ class _WeightedMoments(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, *more = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
-            wanted = [x for x, need in zip((u, w), ctx.needs_input_grad, strict=False) if need]
-            moments = _plain(u, w, ctx.floor, ctx.near)
-            found = iter(torch.autograd.grad(moments, wanted, grads, create_graph=True))
-            return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None, None
+        u, w, total, p, d, above, sigma = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _differentiable_backward(ctx, _plain, (u, w, ctx.floor, ctx.near), grads)
         gmean, gsigma = grads
-        if ctx.native:
-            mean, slope = more
-            return *native.backward(u, w, mean, slope, gmean, gsigma), None, None
-        total, p, d, above, sigma = more
         gmean = gmean.unsqueeze(-2)
         gvar = torch.where(above, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
         slope = torch.addcmul(gmean, d, gvar)
@@ -104,16 +162,37 @@ class _WeightedMoments(torch.autograd.Function):
         return gu, gw, None, None
 
 
-class _TracedMoments(torch.autograd.Function):
-    """The same by operators, for compilers."""
+class _NativeMoments(torch.autograd.Function):
+    """One kernel forward and one backward, on the CPU."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
-        mean, sigma, slope = native.traced_forward(u, w, floor, near)
-        ctx.save_for_backward(u, w, mean, slope)
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        mean, sigma, *rows = native.forward(*inputs)
+        u, w, last_mean, last_sigma, *ctx.settings = inputs
+        ctx.save_for_backward(u, w, last_mean, last_sigma, mean, *rows)
         return mean, sigma
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        gu, gw = native.traced_backward(*ctx.saved_tensors, *grads)
-        return gu, gw, None, None
+        u, w, last_mean, last_sigma, *rows = ctx.saved_tensors
+        slowest, floor, floors, near = ctx.settings
+        if torch.is_grad_enabled():
+            floor = floor if floors is None else floors
+            if last_mean is None:
+                return *_differentiable_backward(ctx, _plain, (u, w, floor, near), grads), *(None,) * 4
+            inputs = u, w, last_mean, last_sigma, slowest, floor, near
+            return *_differentiable_backward(ctx, _rank_mu, inputs, grads), None
+        found = native.backward(u, w, last_mean, last_sigma, slowest, *rows, *grads)
+        return *(found if last_mean is not None else (*found[:2], None, None)), None, None, None, None
+
+
+def _differentiable_backward(
+    ctx: Any,
+    formula: Callable[..., tuple[Tensor, Tensor]],
+    inputs: tuple[Any, ...],
+    grads: tuple[Tensor, ...],
+) -> tuple[Tensor | None, ...]:
+    """The gradients as functions of the inputs, for second derivatives: those of the plain formula."""
+    wanted = [i for i, _ in enumerate(inputs) if ctx.needs_input_grad[i]]
+    found = torch.autograd.grad(formula(*inputs), [inputs[i] for i in wanted], grads, create_graph=True)
+    return tuple(found[wanted.index(i)] if i in wanted else None for i in range(len(inputs)))

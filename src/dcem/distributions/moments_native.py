@@ -8,69 +8,89 @@ from torch import Tensor
 from dcem._native import OPERATORS, kernels, pointer, threads
 
 
-def forward(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, standard deviation and its derivative by the variance, each (*B, n)."""
+def forward(
+    u: Tensor,
+    w: Tensor,
+    last_mean: Tensor | None,
+    last_sigma: Tensor | None,
+    slowest: float,
+    floor: float,
+    floors: Tensor | None,
+    near: float,
+) -> tuple[Tensor, ...]:
+    """Mean, standard deviation, its derivative by the variance and what rank-mu adds, each (*B, n)."""
     u, w = u.contiguous(), w.contiguous()
     *batch, count, n = u.shape
-    mean, sigma, slope = (u.new_empty(*batch, n) for _ in range(3))
-    floors = floor.expand(*batch, n).contiguous() if isinstance(floor, Tensor) else None
+    mean, sigma, slope, excess = (u.new_empty(*batch, n) for _ in range(4))
+    last = [None if x is None else x.contiguous() for x in (last_mean, last_sigma)]
+    floors = None if floors is None else floors.expand(*batch, n).contiguous()
     kernels()["moments", u.dtype](
-        mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), floor if floors is None else 0.0,
+        mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), *map(pointer, last), slowest, floor,
         pointer(floors), near, threads(u), mean.data_ptr(), sigma.data_ptr(), slope.data_ptr(),
+        excess.data_ptr(),
     )  # fmt: skip
-    return mean, sigma, slope
+    return mean, sigma, slope, excess
 
 
 def backward(
-    u: Tensor, w: Tensor, mean: Tensor, slope: Tensor, gmean: Tensor, gsigma: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The gradients of u and w."""
+    u: Tensor,
+    w: Tensor,
+    last_mean: Tensor | None,
+    last_sigma: Tensor | None,
+    slowest: float,
+    mean: Tensor,
+    slope: Tensor,
+    excess: Tensor,
+    gmean: Tensor,
+    gsigma: Tensor,
+) -> tuple[Tensor, ...]:
+    """The gradients of u and w, and by rank-mu of the last mean and standard deviation."""
     u, w, gmean, gsigma = (x.contiguous() for x in (u, w, gmean, gsigma))
     *_, count, n = u.shape
-    gu, gw = torch.empty_like(u), torch.empty_like(w)
+    gu, gw, *more = torch.empty_like(u), torch.empty_like(w), torch.empty_like(mean), torch.empty_like(mean)
+    last = [None if x is None else x.contiguous() for x in (last_mean, last_sigma)]
     kernels()["moments_backward", u.dtype](
-        mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), mean.data_ptr(), slope.data_ptr(),
-        gmean.data_ptr(), gsigma.data_ptr(), threads(u), gu.data_ptr(), gw.data_ptr(),
+        mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), *map(pointer, last), slowest,
+        mean.data_ptr(), slope.data_ptr(), excess.data_ptr(), gmean.data_ptr(), gsigma.data_ptr(),
+        threads(u), gu.data_ptr(), gw.data_ptr(), *map(pointer, more),
     )  # fmt: skip
-    return gu, gw
-
-
-def traced_forward(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor, Tensor]:
-    """`forward` as an operator."""
-    tensor = isinstance(floor, Tensor)
-    return torch.ops.dcem.moments(u, w, 0.0 if tensor else floor, floor if tensor else None, near)
-
-
-def traced_backward(
-    u: Tensor, w: Tensor, mean: Tensor, slope: Tensor, gmean: Tensor, gsigma: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`backward` as an operator."""
-    return torch.ops.dcem.moments_backward(u, w, mean, slope, gmean, gsigma)
-
-
-def _forward(
-    u: Tensor, w: Tensor, floor: float, floors: Tensor | None, near: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return forward(u, w, floor if floors is None else floors, near)
+    return gu, gw, *more
 
 
 OPERATORS.define(
-    "moments(Tensor u, Tensor w, float floor, Tensor? floors, float near) -> (Tensor, Tensor, Tensor)"
+    "moments(Tensor u, Tensor w, Tensor? last_mean, Tensor? last_sigma, float slowest, float floor,"
+    " Tensor? floors, float near) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 OPERATORS.define(
-    "moments_backward(Tensor u, Tensor w, Tensor mean, Tensor slope, Tensor gmean, Tensor gsigma)"
-    " -> (Tensor, Tensor)"
+    "moments_backward(Tensor u, Tensor w, Tensor? last_mean, Tensor? last_sigma, float slowest, Tensor mean,"
+    " Tensor slope, Tensor excess, Tensor gmean, Tensor gsigma) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-OPERATORS.impl("moments", _forward, "CPU")
+OPERATORS.impl("moments", forward, "CPU")
 OPERATORS.impl("moments_backward", backward, "CPU")
 
 
 @torch.library.register_fake("dcem::moments", lib=OPERATORS)
-def _(u: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    mean = u.new_empty(*u.shape[:-2], u.shape[-1])
-    return mean, torch.empty_like(mean), torch.empty_like(mean)
+def _(u: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(u.new_empty(*u.shape[:-2], u.shape[-1]) for _ in range(4))
 
 
 @torch.library.register_fake("dcem::moments_backward", lib=OPERATORS)
-def _(u: Tensor, w: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return u.new_empty(u.shape), w.new_empty(w.shape)
+def _(u: Tensor, w: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    last = (u.new_empty(*u.shape[:-2], u.shape[-1]) for _ in range(2))
+    return u.new_empty(u.shape), w.new_empty(w.shape), *last
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    u, w, last_mean, last_sigma, ctx.slowest, *_ = inputs
+    mean, _, slope, excess = output
+    ctx.save_for_backward(u, w, last_mean, last_sigma, mean, slope, excess)
+
+
+def _traced_backward(ctx: Any, gmean: Tensor, gsigma: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    u, w, last_mean, last_sigma, *rows = ctx.saved_tensors
+    found = torch.ops.dcem.moments_backward(u, w, last_mean, last_sigma, ctx.slowest, *rows, gmean, gsigma)
+    given = 2 if last_mean is None else 4
+    return *found[:given], *(None for _ in range(8 - given))
+
+
+torch.library.register_autograd("dcem::moments", _traced_backward, setup_context=_remember, lib=OPERATORS)

@@ -96,6 +96,10 @@ class Solver(ABC):
     def result(self, state: Any) -> Tensor:
         """The answer, (*B, n)."""
 
+    def had_values(self, state: Any) -> Tensor:
+        """Which rows (*B,) had a finite value, as far as the last state tells: for compiled solves."""
+        return self.result(state).isfinite().all(-1)
+
     @property
     def stationary(self) -> bool:
         """Does `step` do the same in every iteration, whatever t? Then only one of them need be compiled."""

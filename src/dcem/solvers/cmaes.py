@@ -9,10 +9,12 @@ from torch import Tensor
 
 from dcem._checks import holds
 from dcem.distributions import FullGaussian, Gaussian
-from dcem.distributions.gaussian import effective_samples, least_variance, near, rank_mu_rate
-from dcem.solvers.elites import Normalize, is_hard, scaled, slope_of_elites, soft_elites
+from dcem.distributions.gaussian import least_variance, near
+from dcem.distributions.moments import effective_samples, rank_mu_rate
+from dcem.solvers.elites import is_hard, scaled, slope_of_elites, soft_elites
 from dcem.solvers.sampling import SamplingSolver, SamplingState
 from dcem.solvers.schedule import is_constant, over_rows
+from dcem.topk.standardize import Scaling
 
 
 class Paths(NamedTuple):
@@ -69,7 +71,7 @@ class CMAES(SamplingSolver):
     n_samples: int | None = None  # type: ignore[assignment]
     distribution: FullGaussian | Gaussian = field(default_factory=FullGaussian)
     tau: float | Tensor = 0.05
-    normalize: Normalize = "half"
+    normalize: Scaling = "half"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from dcem._checks import holds
 from dcem.solvers.effective import temperature_for
-from dcem.solvers.elites import Normalize, Scaling, scaled, slope_of_elites, soft_elites
+from dcem.solvers.elites import ScalingOrDone, scaled, slope_of_elites, soft_elites
 from dcem.solvers.sampling import SamplingSolver
 from dcem.solvers.schedule import Schedule, at, is_constant, over_rows
+from dcem.topk.standardize import Scaling, gated
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,10 +39,12 @@ class DCEM(SamplingSolver):
     >>> solver = DCEM(n_samples=200, n_elite=20, n_iters=10, tau=lambda t: 0.8**t)
     """
 
+    _gates: ClassVar[bool] = True
+
     n_elite: Schedule = 10
     tau: Schedule | None = None
     ess: Schedule | None = None
-    normalize: Normalize = "half"
+    normalize: Scaling = "half"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +81,9 @@ class DCEM(SamplingSolver):
         return type(self) is DCEM and is_constant(self)
 
     def weights(self, values: Tensor, t: int) -> Tensor:
-        return soft_elites(*self._at(t, values))
+        if self.ess is None:
+            return soft_elites(*self._at(t, values), gate=True)
+        return gated(soft_elites(*self._at(t, values)), values)
 
     def slope(self, values: Tensor, t: int) -> Tensor:
         return slope_of_elites(*self._at(t, values))
@@ -85,7 +91,7 @@ class DCEM(SamplingSolver):
     def softness(self, t: int) -> float | Tensor:
         return at(0.1 if self.tau is None else self.tau, t)
 
-    def _at(self, t: int, values: Tensor) -> tuple[Tensor, float | Tensor, float | Tensor, Scaling]:
+    def _at(self, t: int, values: Tensor) -> tuple[Tensor, float | Tensor, float | Tensor, ScalingOrDone]:
         """Values, k and τ of iteration t, shaped to broadcast against each other, and how to scale values."""
         k = self._setting("n_elite", self.n_elite, t, values)
         if self.ess is None:

@@ -9,13 +9,12 @@ from torch import Tensor
 from dcem._checks import can_look
 from dcem.topk.better_half import by_better_half
 from dcem.topk.lml import soft_topk
-from dcem.topk.standardize import standardize
+from dcem.topk.standardize import Scaling, standardize
 
-Normalize = bool | Literal["half"]  # how to scale values: see `SamplingSolver`
-Scaling = Normalize | Literal["done"]
+ScalingOrDone = Scaling | Literal["done"]
 
 
-def scaled(values: Tensor, normalize: Normalize) -> Tensor:
+def scaled(values: Tensor, normalize: Scaling) -> Tensor:
     """Values (*B, N) as they are to be compared; NaN for those that are not finite."""
     if normalize == "half":
         return by_better_half(values)
@@ -23,23 +22,24 @@ def scaled(values: Tensor, normalize: Normalize) -> Tensor:
     return torch.where(good, standardize(values, good)[0] if normalize else values, torch.nan)
 
 
-def soft_elites(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling) -> Tensor:
+def soft_elites(
+    values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: ScalingOrDone, gate: bool = False
+) -> Tensor:
     """Weights in [0, 1] of values (*B, N) that sum to k, most for the lowest: lml(-v, k, tau).
 
     A temperature so low that hardly a sample lies between elite and not has a derivative that is noise: zero
     almost always, and else huge. Gradients are then those of the lowest temperature that has a useful one
-    (`lowest_smooth`); the forward pass stays as it is.
+    (`lowest_smooth`); the forward pass stays as it is. With `gate`, gradients are those of `gated` weights.
     """
-    if scaling == "half" and not is_hard(tau):
-        values, scaling = by_better_half(values), "done"
     warmer: float | Tensor | None = None
     if torch.is_grad_enabled() and values.requires_grad:
         least = _warm_enough(values, k, tau, scaling)
         warmer = None if least is tau else least
-    return soft_topk(values, k, tau, scaling is True, finite_only=True, slopes_at=warmer, lowest=True)
+    scaling = False if scaling == "done" else scaling
+    return soft_topk(values, k, tau, scaling, finite_only=True, slopes_at=warmer, gate=gate, lowest=True)
 
 
-def slope_of_elites(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling) -> Tensor:
+def slope_of_elites(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: ScalingOrDone) -> Tensor:
     """How much each of `soft_elites` moves with its value, (*B, N), up to a factor a row."""
     weights = soft_elites(values, k, _warm_enough(values, k, tau, scaling), scaling)
     return weights * (1 - weights)
@@ -59,7 +59,9 @@ def is_hard(tau: float | Tensor) -> bool:
     return not isinstance(tau, Tensor) and tau == 0
 
 
-def _warm_enough(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling) -> float | Tensor:
+def _warm_enough(
+    values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: ScalingOrDone
+) -> float | Tensor:
     """τ, or where it is lower the lowest temperature whose derivative is more than noise."""
     if is_hard(tau):
         return tau

@@ -130,6 +130,9 @@ class GradientDescent(Solver):
         index = best[..., None, None].expand(*best.shape, 1, state.x.shape[-1])
         return state.x.gather(-2, index).squeeze(-2)
 
+    def had_values(self, state: DescentState) -> Tensor:
+        return state.values.isfinite().any(-1)
+
     def softness(self, t: int) -> None:
         return None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
@@ -12,9 +12,8 @@ from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
-from dcem.solvers.elites import Normalize
 from dcem.solvers.schedule import Schedule, at, check_schedule, over_rows
-from dcem.topk.standardize import gated
+from dcem.topk.standardize import Scaling, gated
 
 
 class SamplingState(NamedTuple):
@@ -51,11 +50,12 @@ class SamplingSolver(Solver):
     """
 
     State = SamplingState
+    _gates: ClassVar[bool] = False  # are `weights` gated by themselves?
 
     n_samples: int = 100
     n_iters: int = 10
     distribution: Distribution = field(default_factory=Gaussian)
-    normalize: Normalize = True
+    normalize: Scaling = True
     returns: Literal["mean", "best"] = "mean"
     sigma_min: float = 0.0
     smoothing: Schedule = 0.0
@@ -64,6 +64,11 @@ class SamplingSolver(Solver):
     keep_elites: int = 0
     stop_below: float | None = None
     _paced: Distribution = field(init=False, repr=False)  # `distribution`, for as many iterations
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "weights" in vars(cls):  # its own: nothing is known of them but what it says
+            cls._gates = vars(cls).get("_gates", False)
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -192,7 +197,9 @@ class SamplingSolver(Solver):
             return self.slope(values, t) * torch.linalg.vector_norm(u - mean, dim=-1)
 
         values = evaluate(x, influence)
-        weights = gated(self.weights(values, t), values)
+        weights = self.weights(values, t)
+        if not self._gates:
+            weights = gated(weights, values)
         phi = self._damped(self.fit(state.phi, u, weights), state.phi, t)
         new = self._keep_best(state._replace(phi=phi), x, values)
         if self.keep_elites:
@@ -207,6 +214,10 @@ class SamplingSolver(Solver):
     def result(self, state: SamplingState) -> Tensor:
         x = self.distribution.answer(state.phi) if state.best_x is None else state.best_x
         return x if self.box is None else self.box.hold(x)
+
+    def had_values(self, state: SamplingState) -> Tensor:
+        # By the mean, which an iteration without any turns into NaN: the best sample may be an earlier one.
+        return state.phi.mean.isfinite().all(-1)
 
     def moving(self, state: SamplingState) -> Tensor | None:
         return state.moving

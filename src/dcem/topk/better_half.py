@@ -25,8 +25,8 @@ def by_better_half(v: Tensor) -> Tensor:
     rounding = (4 * limits.eps * size).clamp_min(limits.tiny)
     better = finite & (d <= 0)
     better = torch.where((better & (d < -rounding)).any(-1, keepdim=True), better, finite)
-    root = better.sum(-1, keepdim=True).clamp_min(1).sqrt()
     # In double precision, since squares of small or large values leave the range of float32.
+    root = better.sum(-1, keepdim=True).clamp_min(1).to(torch.float64).sqrt()
     norm = torch.linalg.vector_norm(torch.where(better, d, 0.0), dim=-1, keepdim=True, dtype=torch.float64)
     informative = norm > rounding * root
     scale = torch.where(informative, root / torch.where(informative, norm, 1.0), 0.0).to(v.dtype)

@@ -21,9 +21,10 @@ from dcem._checks import all_finite, can_look, is_transformed
 from dcem._graph import zero_with_graph
 from dcem._native import compiles_natively
 from dcem.topk import lml_native as native
+from dcem.topk.better_half import by_better_half
 from dcem.topk.dual import from_threshold, inverse, solve
 from dcem.topk.hard import hard_topk
-from dcem.topk.standardize import gated
+from dcem.topk.standardize import Scaling, gated
 from dcem.topk.standardize import standardize as standardized
 
 try:
@@ -59,7 +60,7 @@ def soft_topk(
     x: Tensor,
     k: float | Tensor,
     tau: float | Tensor,
-    standardize: bool = False,
+    scaling: Scaling = False,
     finite_only: bool = False,
     slopes_at: float | Tensor | None = None,
     gate: bool = False,
@@ -67,23 +68,23 @@ def soft_topk(
 ) -> Tensor:
     """`lml` over the last dimension, unchecked; tensors k and tau end in a dimension of size 1.
 
-    With `standardize`, the finite entries of every row are first brought to mean 0 and standard deviation 1,
-    which makes the result invariant to shifting and scaling x. A row that is constant to rounding then gets
-    k/n everywhere. With `finite_only`, +inf gets weight zero too. With `slopes_at`, a temperature above tau,
-    the derivatives are those at that one. With `gate`, no gradient passes where entries differ by rounding.
-    With `lowest`, -x is meant.
+    With `scaling`, the finite entries of every row are first brought to one scale, which makes the result
+    invariant to shifting and scaling x: True to mean 0 and standard deviation 1, 'half' by the better half of
+    them (`by_better_half` of -x). A row that is constant to rounding then gets k/n everywhere. With
+    `finite_only`, +inf gets weight zero too. With `slopes_at`, a temperature above tau, the derivatives are
+    those at that one. With `gate`, no gradient passes where entries differ by rounding. With `lowest`, -x is
+    meant.
     """
     if x.numel() == 0:
         return x * 0
     if x.dtype in (torch.float16, torch.bfloat16):
         k, tau, slopes_at = map(_float, (k, tau, slopes_at))
-        return soft_topk(x.float(), k, tau, standardize, finite_only, slopes_at, gate, lowest).to(x.dtype)
+        return soft_topk(x.float(), k, tau, scaling, finite_only, slopes_at, gate, lowest).to(x.dtype)
     if not isinstance(tau, Tensor) and tau == 0:
         return hard_topk(-x if lowest else x, k, finite_only)
-    flags = standardize * native.STANDARDIZE + finite_only * native.FINITE_ONLY
-    flags += gate * native.GATE + lowest * native.LOWEST
-    if finite_only and compiles_natively(x) and _numbers(slopes_at):
-        return _TracedSoftTopK.apply(x, k, tau, slopes_at, flags)
+    flags = _FLAGS[scaling] + finite_only * native.FINITE_ONLY + gate * native.GATE + lowest * native.LOWEST
+    if finite_only and compiles_natively(x) and not isinstance(slopes_at, Tensor):
+        return native.traced(x, k, tau, slopes_at, flags)
     transformed = is_transformed()
     if not transformed and native.serves(x, k, tau, slopes_at):
         try:
@@ -93,43 +94,51 @@ def soft_topk(
     if lowest:
         x = -x
     if slopes_at is not None:
-        y = soft_topk(x, k, tau, standardize, finite_only)
-        return y.detach() + zero_with_graph(soft_topk(x, k, slopes_at, standardize, finite_only, None, gate))
-    y = _soft_topk(x, k, tau, standardize, finite_only, transformed)
+        y = soft_topk(x, k, tau, scaling, finite_only)
+        return y.detach() + zero_with_graph(soft_topk(x, k, slopes_at, scaling, finite_only, None, gate))
+    y = _soft_topk(x, k, tau, scaling, finite_only, transformed)
     return gated(y, x) if gate else y
 
 
+_FLAGS: dict[Scaling, int] = {False: 0, True: native.STANDARDIZE, "half": native.HALF}
+
+
 def _soft_topk(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool, transformed: bool
+    x: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling, finite_only: bool, transformed: bool
 ) -> Tensor:
     if transformed:
-        return _traced(x, k, tau, standardize, finite_only)
-    if fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW:
-        return _FusedSoftTopK.apply(x, k, tau, standardize, finite_only)
-    if not (can_look(x) and all_finite(x)):
-        x, standardize = _ordered(x, standardize, finite_only), False
-    return _EagerSoftTopK.apply(x, k, tau, standardize)
+        return _traced(x, k, tau, scaling, finite_only)
+    use_fused = fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW
+    if scaling == "half" or not (use_fused or (can_look(x) and all_finite(x))):
+        x, scaling = _ordered(x, scaling, finite_only), False
+    if use_fused:
+        return _FusedSoftTopK.apply(x, k, tau, scaling, finite_only)
+    return _EagerSoftTopK.apply(x, k, tau, scaling)
 
 
-def _ordered(x: Tensor, standardize: bool, finite_only: bool) -> Tensor:
-    """x, standardised if asked for, with infinities for entries that are not finite: they have a place in the
+def _ordered(x: Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
+    """x, scaled if asked for, with infinities for entries that are not finite: they have a place in the
     order, and no gradient."""
     good = x.isfinite()
     place = -torch.inf if finite_only else torch.where(x == torch.inf, x.detach(), -torch.inf)
-    return torch.where(good, standardized(x, good)[0] if standardize else x, place)
+    if scaling == "half":
+        x = -by_better_half(-x)
+    elif scaling:
+        x = standardized(x, good)[0]
+    return torch.where(good, x, place)
 
 
 def _traced(
     x: Tensor,
     k: float | Tensor,
     tau: float | Tensor,
-    standardize: bool,
+    scaling: Scaling,
     finite_only: bool,
     lowest: bool = False,
 ) -> Tensor:
     """The soft top-k without a look at values: for compilers, function transforms and second derivatives."""
     x = -x if lowest else x
-    return _SoftTopK.apply(_ordered(x, standardize, finite_only), k, tau)[0]
+    return _SoftTopK.apply(_ordered(x, scaling, finite_only), k, tau)[0]
 
 
 class _SoftTopK(torch.autograd.Function):
@@ -221,27 +230,10 @@ class _NativeSoftTopK(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (x, k, tau, _, flags), (z, stats) = _recall(ctx)
         if torch.is_grad_enabled():
-            inputs = x, k, tau, bool(flags & native.STANDARDIZE), True, bool(flags & native.LOWEST)
-            return *_differentiable_backward(ctx, g * stats[..., 2:], inputs)[:3], None, None
+            scaling = "half" if flags & native.HALF else bool(flags & native.STANDARDIZE)
+            inputs = x, k, tau, scaling, True, bool(flags & native.LOWEST)
+            return *_differentiable_backward(ctx, g * stats[..., 2:3], inputs)[:3], None, None
         found = native.backward(g, x, z, stats, tau, flags)
-        return *_wanted(ctx, found, (x, k, tau)), None, None
-
-
-class _TracedSoftTopK(torch.autograd.Function):
-    """The same by operators, for compilers."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
-    ) -> Tensor:
-        y, *rows = native.traced_forward(x, k, tau, slopes_at, flags)
-        _remember(ctx, (x, k, slopes_at or tau, None, flags), *rows)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (x, k, tau, _, flags), (z, stats) = _recall(ctx)
-        found = native.traced_backward(g, x, z, stats, tau, flags)
         return *_wanted(ctx, found, (x, k, tau)), None, None
 
 
@@ -305,10 +297,6 @@ def _recall(ctx: Any) -> tuple[list[Any], list[Any]]:
     saved = ctx.saved_tensors
     inputs = [v if v is not None else number for v, number in zip(saved[:n], ctx.numbers, strict=True)]
     return inputs, list(saved[n:])
-
-
-def _numbers(*values: Any) -> bool:
-    return not any(isinstance(value, Tensor) for value in values)
 
 
 def _float(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The soft top-k on the CPU as one kernel forward and one backward, standardising included.
 
-`forward` and `backward` call it; `traced_forward` and `traced_backward` are the same as operators, which
-`torch.compile` keeps as they are, between the code it makes for the objective.
+`forward` and `backward` call it; `traced` is the same as an operator, which `torch.compile` keeps as it is,
+between the code it makes for the objective.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor
 from dcem._native import OPERATORS, kernel, kernels, pointer, threads
 from dcem.topk.standardize import DIGITS
 
-STANDARDIZE, FINITE_ONLY, GATE, LOWEST = 1, 2, 4, 8
+STANDARDIZE, FINITE_ONLY, GATE, LOWEST, HALF = 1, 2, 4, 8, 16
 
 
 class InfiniteError(ArithmeticError):
@@ -27,13 +27,15 @@ def serves(x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float |
 def forward(
     x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y and z (*B, n), and for every row (*B, 3) mean, 1 / std and whether gradients pass.
+    """y and z (*B, n), and for every row (*B, 4) its centre, 1 / scale, whether gradients pass, and how many
+    entries the scale is of.
 
-    z is at `slopes_at` where that is above tau. Flags: STANDARDIZE the finite entries; FINITE_ONLY gives +inf
-    weight zero as well; GATE passes no gradients where entries differ by rounding alone; LOWEST is of -x.
+    z is at `slopes_at` where that is above tau. Flags: STANDARDIZE the finite entries, or scale them by their
+    better HALF; FINITE_ONLY gives +inf weight zero as well; GATE passes no gradients where entries differ by
+    rounding alone; LOWEST is of -x.
     """
     x = x.contiguous()
-    y, z, stats = torch.empty_like(x), torch.empty_like(x), x.new_empty(*x.shape[:-1], 3)
+    y, z, stats = torch.empty_like(x), torch.empty_like(x), x.new_empty(*x.shape[:-1], 4)
     k, ks = _rows(k, x)
     tau, taus = _rows(tau, x)
     n = x.shape[-1]
@@ -61,18 +63,9 @@ def backward(
     return gx, gk, gtau
 
 
-def traced_forward(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`forward` as an operator."""
-    return torch.ops.dcem.soft_topk(x, *_split(k), *_split(tau), slopes_at or 0.0, flags)
-
-
-def traced_backward(
-    g: Tensor, x: Tensor, z: Tensor, stats: Tensor, tau: float | Tensor, flags: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`backward` as an operator."""
-    return torch.ops.dcem.soft_topk_backward(g, x, z, stats, *_split(tau), flags)
+def traced(x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int) -> Tensor:
+    """y, by an operator that compilers know, gradients included."""
+    return torch.ops.dcem.soft_topk(x, *_split(k), *_split(tau), slopes_at or 0.0, flags)[0]
 
 
 def _split(value: float | Tensor) -> tuple[float, Tensor | None]:
@@ -117,10 +110,28 @@ OPERATORS.impl("soft_topk_backward", _backward, "CPU")
 @torch.library.register_fake("dcem::soft_topk", lib=OPERATORS)
 def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     like = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return like, torch.empty_like(like), x.new_empty(*x.shape[:-1], 3)
+    return like, torch.empty_like(like), x.new_empty(*x.shape[:-1], 4)
 
 
 @torch.library.register_fake("dcem::soft_topk_backward", lib=OPERATORS)
 def _(g: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     row = x.new_empty(*x.shape[:-1], 1)
     return torch.empty_like(x, memory_format=torch.contiguous_format), row, torch.empty_like(row)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, _, ks, tau, taus, slopes_at, ctx.flags = inputs
+    ctx.tau = slopes_at or tau
+    _, z, stats = output
+    ctx.save_for_backward(x, ks, taus, z, stats)
+
+
+def _traced_backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    x, ks, taus, z, stats = ctx.saved_tensors
+    gx, gk, gtau = torch.ops.dcem.soft_topk_backward(g, x, z, stats, ctx.tau, taus, ctx.flags)
+    gk = None if ks is None else gk.sum_to_size(ks.shape)
+    gtau = None if taus is None else gtau.sum_to_size(taus.shape)
+    return gx, None, gk, None, gtau, None, None
+
+
+torch.library.register_autograd("dcem::soft_topk", _traced_backward, setup_context=_remember, lib=OPERATORS)

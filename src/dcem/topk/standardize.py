@@ -1,12 +1,14 @@
 """Rows brought to mean 0 and standard deviation 1, whatever the scale of their entries."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from dcem._checks import all_finite, can_look
 
+Scaling = bool | Literal["half"]  # of rows: by their standard deviation, or that of their better half
 DIGITS = 100.0  # how many times their rounding values must spread for their derivatives to mean anything
 
 
