@@ -18,13 +18,13 @@ from dcem.solvers import Solver
 class Argmin(nn.Module):
     """ŷ(x) = argmin_y E(y | x), differentiable in x and in whatever the energy depends on.
 
-    Learned settings of the solver (a `Parameter`, `dcem.Positive`) are among the layer's parameters.
+    Learned settings of the solver (a `Parameter`, `dcem.Positive` and the like) are among the layer's parameters.
 
     Args:
         energy: E(x, y), values (*B, N) for N candidates y (*B, N, n) of every input. x comes as (*B, 1, m),
             so that it broadcasts against the candidates. Any callable; the parameters of a module become the
             layer's own.
-        solver: `DCEM`, `GradientDescent`, `MPPI` or your own.
+        solver: any solver of `dcem`, or your own; to train the energy, `DCEM(tau=1.0, normalize=True)`.
         n: the dimension of y, or its shape: (3, 4) for matrices, which the energy gets as (*B, N, 3, 4).
         backward: how to differentiate, see `dcem.backward`.
         input_dims: how many trailing dimensions of x make up one input: 3 for images (*B, C, H, W), which
