@@ -75,7 +75,7 @@ def test_the_best_of_a_grid_ships_by_latent_dimension(tmp_path: Path, capsys: py
         (["run", "A"], "name must be lower-case letters"),
         (["run", "../x"], "name must be lower-case letters"),
         (["run", "x", "--tau", "1"], "--tau must be left out for ppo"),
-        (["toy", "x"], "RUN must be of planet, embed, ppo, cartpole, cartpole-grid, got one of toy"),
+        (["toy", "x"], "RUN must be of agent, planet, embed, ppo, cartpole, cartpole-grid, got one of toy"),
         (["nothing", "x"], "cannot be read as the record of a run"),
     ],
 )
