@@ -18,7 +18,7 @@ from dcem.solvers import Solver
 class Argmin(nn.Module):
     """ŷ(x) = argmin_y E(y | x), differentiable in x and in whatever the energy depends on.
 
-    Learned settings of the solver (a `Parameter`, `dcem.Positive` and the like) are among the layer's parameters.
+    Learned settings of the solver (a `Parameter`, `dcem.Positive`) are among the layer's parameters.
 
     Args:
         energy: E(x, y), values (*B, N) for N candidates y (*B, N, n) of every input. x comes as (*B, 1, m),
