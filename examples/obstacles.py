@@ -3,7 +3,7 @@
     python examples/obstacles.py        # writes out/examples/obstacles.png
 
 A point mass is pushed through a course of discs. `constraint` says how deep a state lies inside each of them;
-a plan keeps it wherever any sample of the search does. Plans are followed for one step each, then made anew.
+a plan keeps it wherever any sample of the search does. Plans are followed for one step each, then made again.
 """
 
 from pathlib import Path

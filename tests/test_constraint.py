@@ -386,7 +386,7 @@ def test_a_constraint_that_is_not_finite_drops_the_sample():
         (
             {"constraint": lambda x: x.sum()},
             ValueError,
-            r"constraint must return c values a sample, .* got shape \(\)",
+            r"constraint must return c values per sample, .* got shape \(\)",
         ),
         (
             {"constraint": ball, "solver": GradientDescent()},

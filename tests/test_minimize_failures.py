@@ -122,7 +122,7 @@ BOX = Gaussian(bounds=(-1.0, 1.0))
         (
             lambda: minimize(lambda x: x, DCEM(), X0),
             ValueError,
-            r"f must return one value a sample, shape \(3, 100\) for samples of shape \(3, 100, 2\), "
+            r"f must return one value per sample, shape \(3, 100\) for samples of shape \(3, 100, 2\), "
             r"got shape \(3, 100, 2\)",
         ),
         (lambda: minimize(lambda x: f(x).mean(), DCEM(), X0), ValueError, r"f must return .*got shape \(\)"),

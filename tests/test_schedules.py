@@ -125,7 +125,7 @@ def test_a_wrong_schedule_is_named(make, message):
 
 def test_a_learned_one_of_another_length_is_named():
     solver = dcem.DCEM(n_iters=4, tau=dcem.PerIteration(torch.ones(3)))
-    with pytest.raises(ValueError, match=r"tau as a sequence needs one value an iteration \(4\), got 3"):
+    with pytest.raises(ValueError, match=r"tau as a sequence needs one value per iteration \(4\), got 3"):
         dcem.minimize(f, solver, torch.zeros(2))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from scoring import GROUPS, curve, group_of, share
 
 Row = dict[str, Any]
-Case = tuple[int, int]  # dimension, and evaluations a dimension
+Case = tuple[int, int]  # dimension, and evaluations per dimension
 
 COLUMNS = (
     "optimiser", "function", "dimension", "instance", "budget", "evaluations", "share", "distance", "seconds",
@@ -82,7 +82,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def curves(rows: Sequence[Row], points: int = 61) -> list[Row]:
-    """The share of (run, target) pairs reached, against evaluations a dimension, by group."""
+    """The share of (run, target) pairs reached, against evaluations per dimension, by group."""
     table = []
     for (dimension, budget), runs in cases(rows).items():
         grid = [budget ** (i / (points - 1)) for i in range(points)]  # from 1 on, even on a log scale

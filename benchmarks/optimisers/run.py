@@ -39,7 +39,9 @@ LOOPED = 16  # of the problems, for contenders that take one at a time
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--dimensions", nargs="+", type=int, default=[2, 5, 10, 20, 40])
-    parser.add_argument("--budget", nargs="+", type=int, default=[100, 1000], help="evaluations a dimension")
+    parser.add_argument(
+        "--budget", nargs="+", type=int, default=[100, 1000], help="evaluations per dimension"
+    )
     parser.add_argument("--instances", type=int, default=5)
     parser.add_argument("--functions", nargs="+", type=int, choices=FUNCTIONS, default=list(FUNCTIONS))
     parser.add_argument("--optimisers", nargs="+", help="by name, or by module: " + ", ".join(CONTENDERS))

@@ -24,7 +24,7 @@ PARTS = ("plan", "update", "env", "record")
 
 
 def measure(config: Config, steps: int, warmup: int) -> dict[str, float]:
-    """Milliseconds of each part and of a whole step, and environment steps a second."""
+    """Milliseconds of each part and of a whole step, and environment steps per second."""
     device, loop = training_device(config.device), config.loop
     with closing(ParallelEnv(environment(config), loop.n_envs, loop.n_workers)) as envs:
         sizes = envs.single_observation_space.shape[0], envs.single_action_space.shape[0]
@@ -60,7 +60,9 @@ def main() -> None:
     print(f"{given.task}, {given.preset}, {config.loop.n_envs} environments, {choose_device(config.device)}")
     for part in PARTS:
         print(f"{part:8} {figures[part]:8.2f} ms {figures[part] / figures['step']:6.0%}")
-    print(f"step     {figures['step']:8.2f} ms, {figures['env_steps_per_s']:.0f} environment steps a second")
+    print(
+        f"step     {figures['step']:8.2f} ms, {figures['env_steps_per_s']:.0f} environment steps per second"
+    )
     if given.output:
         row = {"preset": given.preset, "task": given.task, "n_envs": config.loop.n_envs, **figures}
         put(given.output, [row | origin(choose_device(config.device))], same=("preset", "task", "device"))

@@ -4,7 +4,7 @@
 
 An update plans (N=100, T=10), differentiates and takes a step of Adam. The bare work is forward and backward
 of the objective alone on as many candidates: the energy network, or decoder and cartpole. Milliseconds of
-processor time, medians of runs that take turns; the rows go to results/cpu/updates.csv.
+CPU time, medians of runs that take turns; the rows go to results/cpu/updates.csv.
 """
 
 import csv

@@ -30,7 +30,7 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         parameters: tensors that f closes over and that should get gradients.
         changes: tensors that f changes in place (parameters and optimiser state, in a training step). Warming
             up runs f several times, and leaves them and the generator as they were.
-        generator: a CUDA generator that f draws from, if not the default one. Every replay draws anew.
+        generator: a CUDA generator that f draws from, if not the default one. Every replay draws again.
         warmup: runs before capturing.
         eager: the first so many calls run f as it is, in place of a warm-up: for a training step, which must
             not run more often than it is called.
@@ -42,15 +42,15 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
     Capture before other results that depend on the parameters are made with gradients, or after they are
     gone: while they live, CUDA cannot record a backward pass, and the call says so.
 
-    A call with new shapes, dtypes, devices or requires_grad flags is captured anew; nothing is reused for a
+    A call with new shapes, dtypes, devices or requires_grad flags is captured again; nothing is reused for a
     signature it was not made for. Outputs are copies, safe to keep.
 
     On the CPU, f itself runs as ever, and every `minimize` inside it runs its iterations, objective included,
     as one program made by torch.compile: seconds once (kept between processes in torch's cache), then faster
     than uncompiled. Answers are the same, up to rounding; gradients reach whatever the objective depends on,
-    named or not. New shapes are compiled anew, from the second on for any batch size. An objective that torch
-    cannot compile, and a solve with a `callback`, run uncompiled, the former after a warning. Values are not
-    looked at on the way: a row without a finite one is found at the end.
+    named or not. New shapes are compiled again, from the second on for any batch size. An objective that
+    torch cannot compile, and a solve with a `callback`, run uncompiled, the former after a warning. Values
+    are not looked at on the way: a row without a finite one is found at the end.
     """
 
     def __init__(

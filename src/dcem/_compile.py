@@ -38,7 +38,7 @@ class Program:
         self._ways = [True, False]  # with an iteration as a region of its own, else all of them in a row
 
     def __reduce__(self) -> tuple[type["Program"], tuple[()]]:
-        return Program, ()  # whoever unpickles it compiles anew
+        return Program, ()  # whoever unpickles it compiles again
 
     @contextmanager
     def __call__(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ _HARD = 0.01  # a temperature of this order starts to be as good as zero
 
 
 class Constraint:
-    """The user's g(x) <= 0, (*B, N, n) -> (*B, N, c) or (*B, N), as one violation a point: Σ max(g, 0)."""
+    """The user's g(x) <= 0, (*B, N, n) -> (*B, N, c) or (*B, N), as one violation per point: Σ max(g, 0)."""
 
     def __init__(self, g: Callable[[Tensor], Tensor]) -> None:
         self.g = g
@@ -34,7 +34,7 @@ class Constraint:
             g = g.unsqueeze(-1)
         if g.shape[:-1] != x.shape[:-1]:
             raise ValueError(
-                "minimize: constraint must return c values a sample, shape "
+                "minimize: constraint must return c values per sample, shape "
                 f"({', '.join(map(str, x.shape[:-1]))}, c) for samples of shape {tuple(x.shape)}, "
                 f"got shape {tuple(g.shape)}"
             )

@@ -52,7 +52,7 @@ class Fraction(nn.Module):
 
 
 class PerIteration(nn.Module):
-    """A setting with one value an iteration, learned: T of them, where a tensor would be one value a row.
+    """A setting with one value per iteration, learned: T of them, where a tensor would be one value per row.
 
     Args:
         values: (T, ...), to become a parameter; or a module that returns such a tensor.

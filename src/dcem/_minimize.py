@@ -22,7 +22,7 @@ class Solution(NamedTuple):
     x: Any  # (*B, n), or in the structure of x0
     cost: Tensor | None  # (*B,), f at x; None when not asked for
     state: Any  # the solver's last state; pass it as x0 to go on from there
-    trace: tuple[Record, ...] | None  # one record an iteration, when asked for
+    trace: tuple[Record, ...] | None  # one record per iteration, when asked for
     violation: Tensor | None = None  # (*B,), of the constraint at x: 0 where x is feasible
 
 
@@ -47,7 +47,7 @@ def minimize(
     Args:
         f: the objective, (*B, N, n) -> (*B, N): one value for each of N candidate points. Any callable;
             everything it closes over gets gradients.
-        solver: `DCEM`, `GradientDescent`, `MPPI` or your own.
+        solver: `DCEM`, `CMAES`, `MPPI`, `GradientDescent` or your own.
         x0: where to start, (*B, n), with any leading dimensions; dtype and device follow it. Or a nesting of
             dicts, tuples and lists of tensors (B, ...), each with the batch first: f then takes candidates
             of that structure, (B, N, ...). Or the `state` of an earlier solution, to go on from there, also
@@ -220,7 +220,7 @@ class _Objective:
             raise TypeError(f"minimize: f must return a tensor, got {type(values).__name__}")
         if values.shape != x.shape[:-1]:
             raise ValueError(
-                f"minimize: f must return one value a sample, shape {tuple(x.shape[:-1])} for samples of "
+                f"minimize: f must return one value per sample, shape {tuple(x.shape[:-1])} for samples of "
                 f"shape {tuple(x.shape)}, got shape {tuple(values.shape)}"
             )
         if looking and x._version != version:
@@ -273,7 +273,7 @@ def _check_noise(noise: Sequence[Tensor | None] | Tensor | None, n_iters: int, x
     if noise is None:
         return
     if len(noise) != n_iters:
-        raise ValueError(f"minimize: noise must hold one tensor an iteration ({n_iters}), got {len(noise)}")
+        raise ValueError(f"minimize: noise must hold one tensor per iteration ({n_iters}), got {len(noise)}")
     *batch, n = x0.shape
     for epsilon in noise:
         if epsilon is not None and (epsilon.shape[:-2] != x0.shape[:-1] or epsilon.shape[-1] != n):

@@ -24,7 +24,7 @@ class Argmin(nn.Module):
         energy: E(x, y), values (*B, N) for N candidates y (*B, N, n) of every input. x comes as (*B, 1, m),
             so that it broadcasts against the candidates. Any callable; the parameters of a module become the
             layer's own.
-        solver: `DCEM`, `GradientDescent`, `MPPI` or your own.
+        solver: any solver of `dcem`, or your own; to train the energy, `DCEM(tau=1.0, normalize=True)`.
         n: the dimension of y, or its shape: (3, 4) for matrices, which the energy gets as (*B, N, 3, 4).
         backward: how to differentiate, see `dcem.backward`.
         input_dims: how many trailing dimensions of x make up one input: 3 for images (*B, C, H, W), which

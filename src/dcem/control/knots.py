@@ -1,4 +1,4 @@
-"""Action sequences by a few knots in time, in place of one action a step."""
+"""Action sequences by a few knots in time, in place of one action per step."""
 
 from dataclasses import dataclass
 from typing import Literal

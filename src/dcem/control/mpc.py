@@ -37,7 +37,7 @@ class Plan(NamedTuple):
     actions: Tensor  # (*B, H, m), the whole sequence
     cost: Tensor | None  # (*B,), what the model says the sequence costs; None when not asked for
     latent: Tensor  # (*B, n), the optimiser's answer: z with a decoder, else actions (or knots) in a row
-    trace: tuple[Record, ...] | None = None  # one record an iteration of the solver, when asked for
+    trace: tuple[Record, ...] | None = None  # one record per iteration of the solver, when asked for
     spread: Tensor | None = None  # (*B, n), the last standard deviation, of a solver that has one
     violation: Tensor | None = None  # (*B,), of the constraint along the plan: 0 where it is kept
 

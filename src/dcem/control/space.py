@@ -11,7 +11,7 @@ from dcem.solvers import Solver
 
 
 class ActionSpace:
-    """Sequences of actions in a box, one a step or by knots: a point is them in a row."""
+    """Sequences of actions in a box, one per step or by knots: a point is them in a row."""
 
     def __init__(self, horizon: int, low: Tensor, high: Tensor, knots: Knots | None) -> None:
         self.low, self.high, self.knots = low, high, knots

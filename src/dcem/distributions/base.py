@@ -46,14 +46,14 @@ class Distribution(ABC):
         return self.decode(phi.mean)
 
     def blend(self, new: Any, old: Any, share: float | Tensor) -> Any:
-        """A distribution between the two: `share`, a number or one a row (*B,), of the old one."""
+        """A distribution between the two: `share`, a number or one per row (*B,), of the old one."""
         parts = (
             torch.lerp(a, b, over_batch(share, a, new.mean.ndim - 1)) for a, b in zip(new, old, strict=True)
         )
         return type(new)(*parts)
 
     def widen(self, phi: Any, factor: float | Tensor) -> Any:
-        """The same distribution, its standard deviation times a number, or one a row (*B,).
+        """The same distribution, its standard deviation times a number, or one per row (*B,).
 
         For states whose `sigma` is a field; others say how.
         """

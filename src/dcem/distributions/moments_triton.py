@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""Weighted mean and standard deviation in one Triton kernel: a program a row and block of columns."""
+"""Weighted mean and standard deviation in one Triton kernel: one program per row and block of columns."""
 
 import torch
 import triton

@@ -147,7 +147,7 @@ class CMAES(SamplingSolver):
         length = torch.linalg.vector_norm(step_path, dim=-1, keepdim=True) / expected
         growth = (c_step / damping * (length - 1)).clamp_max(1.0).exp()
 
-        # Where the steps are far too short still, the path of the mean waits, lest the covariance explode.
+        # While the steps are far too short, the path of the mean waits: the covariance would explode.
         steady = (length < (1.4 + 2 / (n + 1)) * (1 - fading.unsqueeze(-1)).sqrt()).to(u.dtype)
         c_path = (4 + mu / n) / (n + 4 + 2 * mu / n)
         path = (1 - c_path) * phi.path + steady * (c_path * (2 - c_path) * mu).sqrt() * move

@@ -25,13 +25,14 @@ class DCEM(SamplingSolver):
     Args:
         n_elite: k, how many samples count as elite; may be fractional.
         tau: temperature of the soft top-k, >= 0; the number 0 is vanilla CEM. A tensor (a scalar, or one
-            value a row) may require gradients. None: 0.1, or what ess asks for.
+            value per row) may require gradients. None: 0.1, or what ess asks for.
         ess: in place of tau, the effective sample size (Σw)² / Σw², between n_elite and n_samples: every row
             and iteration then has the temperature at which the update rests on so many samples.
 
     All may be schedules: a function of the iteration t = 0, ..., T-1, or a sequence of T values.
 
-    The paper's algorithm is `DCEM(tau=1.0, normalize=True, distribution=Gaussian(estimator="likelihood"))`.
+    The defaults are for searching. To train through the search, take `DCEM(tau=1.0, normalize=True)`. The
+    paper's algorithm is `DCEM(tau=1.0, normalize=True, distribution=Gaussian(estimator="likelihood"))`.
 
     A temperature too low for a derivative that is more than noise has the gradient of a warmer one; see
     `dcem.solvers.elites.soft_elites`.
@@ -53,7 +54,7 @@ class DCEM(SamplingSolver):
         for name, schedule in (("n_elite", self.n_elite), ("tau", self.tau), ("ess", self.ess)):
             if isinstance(schedule, Sequence) and len(schedule) != self.n_iters:
                 raise ValueError(
-                    f"DCEM: {name} as a sequence needs one value an iteration ({self.n_iters}), "
+                    f"DCEM: {name} as a sequence needs one value per iteration ({self.n_iters}), "
                     f"got {len(schedule)}"
                 )
             for t in range(self.n_iters if isinstance(schedule, Sequence) else 1):

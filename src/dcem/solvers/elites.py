@@ -40,7 +40,7 @@ def soft_elites(
 
 
 def slope_of_elites(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: ScalingOrDone) -> Tensor:
-    """How much each of `soft_elites` moves with its value, (*B, N), up to a factor a row."""
+    """How much each of `soft_elites` moves with its value, (*B, N), up to a factor per row."""
     weights = soft_elites(values, k, _warm_enough(values, k, tau, scaling), scaling)
     return weights * (1 - weights)
 

@@ -30,7 +30,7 @@ class SamplingSolver(Solver):
     """Settings common to solvers that refit a sampling distribution to weighted samples.
 
     Args:
-        n_samples: N, samples an iteration.
+        n_samples: N, samples per iteration.
         n_iters: T, iterations.
         distribution: the sampling distribution and the bounds of the domain.
         normalize: bring the values of every iteration to one scale, which makes the answer invariant to
@@ -39,7 +39,7 @@ class SamplingSolver(Solver):
         returns: 'mean' (of the last distribution) or 'best' (of all samples).
         sigma_min: floor for the fitted standard deviation.
         smoothing: how much of the last distribution to keep in every update, 0 (nothing) to 1. A tensor (a
-            scalar, or one value a row) may require gradients; may be a schedule.
+            scalar, or one value per row) may require gradients; may be a schedule.
         widen: factor on the standard deviation after every update: above 1 it slows convergence down. A
             tensor or a schedule, as smoothing.
         noise: `Normal()`, `Antithetic()`, `Sobol()`, or for action sequences `Colored()`; see `dcem.noise`.
@@ -109,7 +109,7 @@ class SamplingSolver(Solver):
         raise NotImplementedError
 
     def slope(self, values: Tensor, t: int) -> Tensor:
-        """How much each weight moves with its value (*B, N), up to a factor a row."""
+        """How much each weight moves with its value (*B, N), up to a factor per row."""
         raise NotImplementedError
 
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:

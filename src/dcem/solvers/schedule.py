@@ -28,10 +28,10 @@ def is_constant(settings: Any) -> bool:
 def check_schedule(
     name: str, schedule: Schedule, n_iters: int, rule: str, holds_for: Callable[[Tensor], Tensor]
 ) -> None:
-    """ValueError where a schedule has not one value an iteration, or one that breaks the rule."""
+    """ValueError where a schedule has not one value per iteration, or one that breaks the rule."""
     if isinstance(schedule, Sequence) and len(schedule) != n_iters:
         raise ValueError(
-            f"{name} as a sequence needs one value an iteration ({n_iters}), got {len(schedule)}"
+            f"{name} as a sequence needs one value per iteration ({n_iters}), got {len(schedule)}"
         )
     if callable(schedule):  # its values are for it to know
         return

@@ -9,7 +9,7 @@ those chosen lack. Newton's method finds it on the difference of the logarithms 
 cancels however steep the row; G has a slope between 1/2 and 2 everywhere, and a few steps settle any row. It
 is plain arithmetic of a fixed length, which compilers and function transforms see through.
 `solve`, which may look at values, first tries h = k / n, with which G is logit(mean σ(a + ν)) - logit(k / n):
-two sums a step, and for smooth rows no search for the threshold.
+two sums per step, and for smooth rows no search for the threshold.
 """
 
 import math

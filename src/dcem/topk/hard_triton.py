@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""The hard top-k as one Triton kernel: a program a row, the row in registers."""
+"""The hard top-k as one Triton kernel: one program per row, the row in registers."""
 
 import torch
 import triton

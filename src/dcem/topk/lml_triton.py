@@ -1,4 +1,4 @@
-"""The LML projection as one Triton kernel forward and one backward: a program a row, the row in registers.
+"""The LML projection as one Triton kernel forward and one backward: one program per row, in registers.
 
 Forward solves the same root as `dcem.topk.dual`, by Newton's method inside a bracket, wholly on the device.
 """
@@ -185,7 +185,7 @@ def forward(
 def backward(
     g: Tensor, x: Tensor, centre: Tensor, inv: Tensor, nu: Tensor, standardize: bool, with_d: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients: for x, for k a row, and <ga, a> a row, from which the one for tau follows."""
+    """Gradients: for x, for k per row, and <ga, a> per row, from which the one for tau follows."""
     g, x = g.contiguous(), x.contiguous()
     n = x.shape[-1]
     gx, gk, gaa = torch.empty_like(x), torch.empty_like(nu), torch.empty_like(nu)

@@ -70,7 +70,7 @@ def carry_out(title: str, mpc: MPC, states: Tensor, generator: Generator) -> Sid
 
 
 def draw_frames(sides: Sequence[Side]) -> Iterator[np.ndarray]:
-    """Images (height, width, 3), one a step, then a pause at the end of each plan."""
+    """Images (height, width, 3), one per step, then a pause at the end of each plan."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
-    """Export a run of any experiment; returns a folder a seed, raises UsageError."""
+    """Export a run of any experiment; returns a folder per seed, raises UsageError."""
     from dcem_lab.experiments import EXPERIMENTS
     from dcem_lab.runs import RunError, read_record
     from dcem_lab.runs.export import export_run

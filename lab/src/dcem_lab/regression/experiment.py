@@ -112,7 +112,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 
 def run(config: Config, run: Run) -> None:
-    """Train all seeds, then write one CSV a seed and figure into the run folder (see `export`)."""
+    """Train all seeds, then write one CSV per seed and figure into the run folder (see `export`)."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator(device).manual_seed(config.seed)
     x, y = (data.to(device).expand(config.seeds, -1, -1) for data in dataset(config.points))

@@ -106,7 +106,7 @@ ENSEMBLE = RSSMConfig(
 _GYM_PLANNER = PlannerConfig(samples=64, elites=8, iterations=3, horizon=15)
 _TINY_PLANNER = PlannerConfig(samples=20, elites=4, iterations=2, horizon=4)
 
-# PlaNet's 100 updates an episode of 250 actions, 16 environments at once.
+# PlaNet's 100 updates per episode of 250 actions, 16 environments at once.
 _PAPER: dict[str, object] = {
     "planner": PlannerConfig(dtype="float16"),
     "evaluation": PlannerConfig(dtype="float16"),

@@ -142,7 +142,7 @@ class Trained:
 def load(
     run_or_name: str | Path, snapshot: str = "best", full_space: bool = False, **planner: Any
 ) -> Trained:
-    """The controller of a run folder or of weights that ship, on the processor.
+    """The controller of a run folder or of weights that ship, on the CPU.
 
         trained = load("runs/planet/best/seed0").to(device)
 

@@ -36,7 +36,7 @@ class AgentConfig:
         planner: how it plans, in latent space where there is a decoder.
         decoder: a decoder to plan with, and how it learns; None to plan over action sequences.
         value: critics and an actor to plan with, and how they learn; None to plan to the horizon alone.
-        plan: how plans learn to please the critics; None, or 0 updates a step, for not at all.
+        plan: how plans learn to please the critics; None, or 0 updates per step, for not at all.
     """
 
     learning: LearningConfig

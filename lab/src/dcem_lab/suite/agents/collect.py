@@ -54,7 +54,7 @@ class CollectingConfig(Settings):
 class Collector:
     """Steps environments with planned actions and writes what happens into a replay buffer.
 
-    A step is three calls, so that a learner can have the device while the environments have the processor:
+    A step is three calls, so that a learner can have the device while the environments have the CPU:
     `act` plans, `step_environments` does not touch the device, `record` writes replay, statistics and states.
 
     Args:

@@ -49,7 +49,7 @@ def on_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 def follow(model: RSSM, states: Tensor, actions: Tensor, observations: Tensor, ended: Tensor) -> Tensor:
-    """The model states (E, S) after actions (E, m) led to observations (E, n), anew where ``ended`` (E,)."""
+    """The model states (E, S) after actions (E, m) led to observations (E, n), new where ``ended`` (E,)."""
     followed = model.observe(states, actions, observations)
     return torch.where(ended.unsqueeze(-1), model.initial(observations), followed)
 

@@ -98,7 +98,7 @@ class Gatherer:
         self._states = self.policy.model.initial(self._observations)
 
     def refresh(self) -> None:
-        """Take the policy's weights anew."""
+        """Take the policy's weights again."""
         self._plan.refresh()
 
     @torch.no_grad()

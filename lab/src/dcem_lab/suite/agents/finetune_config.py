@@ -33,8 +33,8 @@ class FinetuneConfig(Settings):
         value_steps: first steps in which only the value network learns.
         backward: how plans are differentiated (`dcem.backward`): unroll, checkpoint, truncate or prune.
         kept: the share of the iterations that truncate differentiates, or of the samples that prune does.
-        filter_again: where the transition is trained, follow the episodes anew with the model as it is before
-            every pass but the first, instead of keeping the model states they were gathered with.
+        filter_again: where the transition is trained, follow the episodes again with the model as it is
+            before every pass but the first, instead of keeping the model states they were gathered with.
         likelihood: weight of the model's likelihood, on chunks of what was gathered; the paper's is 0.
         batch, length: chunks for that, and steps in a chunk.
         replay_steps: steps kept for that, over all environments.

@@ -2,13 +2,13 @@
 
 A step of the agent, with E environments:
 
-    device, one stream         device, beside it            processor
+    device, one stream         device, beside it            CPU
     plan from the E states     updates of the learners
     (actions to the host)      …                            step E environments
     record, follow, refresh
 
 Planning reads a copy of the weights and updates write the weights themselves, so the two run at the same
-time; they meet once a step. A step plans with the weights from before its updates, and these learn from the
+time; they meet once per step. A step plans with the weights from before its updates, and these learn from the
 steps before it: without a CUDA device the same calls, one after another, do the same.
 """
 

@@ -35,7 +35,7 @@ class PlannerConfig(Settings):
         sigma: the first standard deviation, around zero, of every action or latent coordinate.
         tau: temperature of the soft top-k; 0 for the hard one.
         dtype: what the model imagines in on a CUDA device: float32, float16 or bfloat16. The search itself,
-            and the processor, stay with float32.
+            and the CPU, stay with float32.
         temperature: weigh the elites by softmax(−cost / (temperature · standard deviation of all costs))
             instead of the soft top-k; null for that one.
         least_sigma: what standard deviations do not fall below.
@@ -201,7 +201,7 @@ class Planner:
         return self._plan(states) if noise is None else self._plan(states, noise)
 
     def refresh(self) -> None:
-        """Take the weights anew from model, decoder and value."""
+        """Take the weights again from model, decoder and value."""
         self._imagination.refresh()
         for original, held in self._held:
             _copy(original, held)
@@ -240,7 +240,7 @@ class _Imagination(FrozenRollout):
         self._original, self._dtype = model, dtype
 
     def refresh(self) -> None:
-        """Take the weights anew from the model."""
+        """Take the weights again from the model."""
         _copy(self._original, self.model)
 
     def sequence_cost(

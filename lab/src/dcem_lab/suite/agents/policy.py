@@ -135,7 +135,7 @@ class Critic(nn.Module):
         state_dim: numbers in a model state.
         gamma: γ < 1; the network's output is scaled by 1 / (1 − γ).
         width: units of its two hidden layers.
-        generator: where the first weights come from, on the processor.
+        generator: where the first weights come from, on the CPU.
     """
 
     def __init__(self, state_dim: int, gamma: float, width: int, generator: Generator | None = None) -> None:

@@ -25,11 +25,11 @@ class Value(nn.Module):
         action_dim: m, numbers in an action.
         critics: K.
         width: units of the two hidden layers of every network.
-        gamma: discount an action; a plan that ends in this value has the same.
+        gamma: discount per action; a plan that ends in this value has the same.
         reward_scale: the critics' unit is 1 / reward_scale of the reward's.
         values: what a critic says: "scalar", a number, or "two-hot", a distribution over bins.
         bins, span, symlog: those of `TwoHot`, in the critics' unit.
-        generator: where the first weights come from, on the processor.
+        generator: where the first weights come from, on the CPU.
 
     `settings` holds these arguments, but for the last, as JSON values.
 

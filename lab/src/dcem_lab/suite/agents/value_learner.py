@@ -31,7 +31,7 @@ class ValueConfig(Settings):
     Attributes:
         critics: K, of them.
         width: units of the two hidden layers of every network.
-        gamma: discount an action; null for 1 − action repeat / 200, so that what is 200 environment steps
+        gamma: discount per action; null for 1 − action repeat / 200, so that what is 200 environment steps
             away counts 1/e of what is near.
         reward_scale: rewards are multiplied by it before anything is learned.
         values: what critics say: scalar, a number, or two-hot, a distribution over bins.

@@ -293,7 +293,7 @@ class GymnasiumEnv(ControlEnv):
         elif "physics" in state:
             _set_physics_state(env.model, env.data, state["physics"])
             # These tasks read positions that MuJoCo leaves one substep behind; mj_forward renewed them. What
-            # has another size belongs to contacts, which the next step finds anew.
+            # has another size belongs to contacts, which the next step finds again.
             for name, now in _arrays(env.data).items():
                 saved = state["derived"].get(name)
                 if saved is not None and now.shape == saved.shape:

@@ -33,7 +33,7 @@ class Engine(Protocol):
     """H, which may be rounded up."""
 
     def refresh(self) -> None:
-        """Take the weights anew from the model."""
+        """Take the weights again from the model."""
 
     def weights(self) -> Weights:
         """Those it rolls out with, without gradients."""

@@ -38,7 +38,7 @@ except ImportError:  # no Triton here
 
 
 IN_CACHE = 1024
-"""Trajectories that a processor takes at once: more of them do not stay in its cache."""
+"""Trajectories that a CPU takes at once: more of them do not stay in its cache."""
 
 
 class FrozenRollout:
@@ -62,7 +62,7 @@ class FrozenRollout:
         self._engine: Engine = fused_rollout(model, dtype) or StepByStep(model)
 
     def refresh(self) -> None:
-        """Take the weights anew from the model: call it when they have changed."""
+        """Take the weights again from the model: call it when they have changed."""
         self._engine.refresh()
 
     def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -277,7 +277,7 @@ def _through_steps(model: RSSM, weights: Weights, rows: Tensor, grad: Tensor) ->
     to_rows = rows.new_zeros(len(rows), 4 * H, rows.shape[-1])
     to_rows[:, : 3 * H, :H] = weights.hidden.mT
     to_rows[:, H:, H:] = weights.inputs.mT
-    # A processor goes step by step here, too: what is found again then stays in its cache.
+    # A CPU goes step by step here, too: what is found again then stays in its cache.
     block = T if rows.is_cuda else 1
     for start in reversed(range(0, T, block)):
         gates, grad_gates, befores = _inside(model, weights, rows[:, start : start + block + 1])

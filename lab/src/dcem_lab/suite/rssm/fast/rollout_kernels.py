@@ -9,7 +9,7 @@ every step, and of waiting for one layer after another. What is here follows fro
   the observation head are one loop over the hidden units, second and third layer another. Weights are fetched
   some blocks ahead, and activations stay on the chip.
 - `team_rollout_kernel`, for few: a team of programs takes a tile, each with its share of every layer's units,
-  whose weights it keeps on the chip for all steps. Activations pass through the cache, three times a step.
+  whose weights it keeps on the chip for all steps. Activations pass through the cache, three times per step.
 - Rewards feed nothing back. The states go to a trace, and `reward_kernel` takes the reward head over all
   steps of all trajectories side by side.
 

@@ -62,7 +62,7 @@ class FusedRollout:
 
     It has no gradients of its own; as an `Engine`, it rolls out for `imagine.py`, which has them.
 
-    The weights are copies in half precision; `refresh` takes them anew from the model, in place, so that
+    The weights are copies in half precision; `refresh` takes them again from the model, in place, so that
     captured graphs see them.
     """
 
@@ -88,7 +88,7 @@ class FusedRollout:
         self._take = capture(self._take_anew, changes=self._held)
 
     def refresh(self) -> None:
-        """Take the weights anew from the model."""
+        """Take the weights again from the model."""
         if torch.cuda.is_current_stream_capturing():
             self._take_anew()
         else:
@@ -233,7 +233,7 @@ def _round_up(n: int) -> int:
 
 # Measured on an H200, GRU and layers of 200 units.
 def _shape(rows: int, pad: int) -> Shape:
-    """As many trajectories a program as keep all multiprocessors busy, and as many weights ahead as fit."""
+    """As many trajectories per program as keep all multiprocessors busy, and as many weights ahead as fit."""
     if rows <= TEAM_ROWS and pad == 32:
         return Shape(16 if rows <= 16 * PROCESSORS // 4 else 32, 64, 0, 8, 2, team=True)
     return _shape_without_teams(rows, pad)
