@@ -21,6 +21,8 @@ from dcem.solvers import Record, Solver
 from dcem.solvers.base import Evaluate, Influence
 
 Objective = Callable[[Tensor], Tensor]
+# Before torch 2.8 there are no regions: all iterations are then compiled in a row.
+_as_region: Any = getattr(torch.compiler, "nested_compile_region", None) or (lambda f: f)
 _chosen: ContextVar["Program | None"] = ContextVar("dcem_program", default=None)
 
 # Random numbers of the objective are torch's own; what guards have checked is not checked again.
@@ -35,7 +37,10 @@ class Program:
 
     def __init__(self) -> None:
         self._compiled: Any = None
-        self._ways = [True, False]  # with an iteration as a region of its own, else all of them in a row
+        self._ways = [
+            hasattr(torch.compiler, "nested_compile_region"),
+            False,
+        ]  # with an iteration as a region of its own, else all of them in a row
 
     def __reduce__(self) -> tuple[type["Program"], tuple[()]]:
         return Program, ()  # whoever unpickles it compiles again
@@ -115,7 +120,7 @@ def _iterate(
     return state, records
 
 
-@torch.compiler.nested_compile_region
+@_as_region
 def _region(
     f: Objective,
     solver: Solver,
