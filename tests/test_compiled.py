@@ -67,9 +67,12 @@ def test_every_way_to_differentiate_has_the_same_gradient(name):
     check_equal(SOLVERS["soft"], MODES[name])
 
 
-def test_it_compiles_to_machine_code(monkeypatch):
+@pytest.mark.parametrize(
+    "name", ["soft", *(pytest.param(name, marks=pytest.mark.slow) for name in ("kept", "stopping"))]
+)
+def test_it_compiles_to_machine_code(monkeypatch, name):
     monkeypatch.undo()
-    check_equal(SOLVERS["soft"], dcem.backward.Unroll(), batch=())
+    check_equal(SOLVERS[name], dcem.backward.Unroll(), batch=())
 
 
 def quadratic(theta: Tensor):

@@ -37,10 +37,8 @@ class Program:
 
     def __init__(self) -> None:
         self._compiled: Any = None
-        self._ways = [
-            hasattr(torch.compiler, "nested_compile_region"),
-            False,
-        ]  # with an iteration as a region of its own, else all of them in a row
+        # With an iteration as a region of its own, where torch has those; else all of them in a row.
+        self._ways = [hasattr(torch.compiler, "nested_compile_region"), False]
 
     def __reduce__(self) -> tuple[type["Program"], tuple[()]]:
         return Program, ()  # whoever unpickles it compiles again
