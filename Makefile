@@ -5,7 +5,10 @@ LIBRARY := .venv-library/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TORCH := torch==2.13.0  # first and by release: a later requirement must not pull another build
 
-.PHONY: run test test-library test-lab test-slow soak check docs tables outputs bench dist clean
+# Of Python and torch, beside those that `make test` has: the oldest that is supported, and the newest.
+VERSIONS := 3.11/2.9.1 3.12/2.13.0 3.13/2.13.0 3.13/2.15.0 3.14/2.15.0
+
+.PHONY: run test test-library test-versions test-lab test-slow soak check docs tables outputs bench dist clean
 
 run: .venv/installed  ## an example and small versions of the experiments; prints where the pictures are
 	$(BIN)/python examples/minimize_2d.py
@@ -17,6 +20,9 @@ test-library: .venv-library/installed  ## the library's tests, where there is to
 	@$(LIBRARY)/python -m pytest -q -m "not gpu and not slow" tests/*/ & parts=$$!; \
 	$(LIBRARY)/python -m pytest -q -m "not gpu and not slow" tests/*.py; code=$$?; \
 	wait $$parts && exit $$code
+
+test-versions:  ## the same with other versions of Python and torch, as far as the machine has them
+	@for pair in $(VERSIONS); do bash tests/versions.sh $${pair%/*} $${pair#*/} || exit 1; done
 
 test-lab: .venv/installed
 	$(BIN)/python -m pytest -q -n 2 -c lab/pyproject.toml -m "not gpu and not slow and not soak" lab/tests
@@ -65,4 +71,4 @@ dist: .venv/installed  ## both wheels, into out/dist
 	touch $@
 
 clean:
-	rm -rf .venv .venv-library out
+	rm -rf .venv .venv-library .venv-versions out

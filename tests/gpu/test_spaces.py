@@ -26,6 +26,7 @@ def g(x: Tensor) -> Tensor:
     return x[..., 4:] - 0.3
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("name", SOLVERS)
 def test_nothing_waits_for_the_device(name: str) -> None:
     x0 = torch.full((3, 6), 0.5, device="cuda")

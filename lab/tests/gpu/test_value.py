@@ -20,6 +20,7 @@ from dcem_lab.suite.agents import (
 )
 from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.planner import GUIDED
+from dcem_lab.suite.agents.search import WeightedElites
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, StepByStep
@@ -58,6 +59,43 @@ def test_fused_costs_that_end_in_a_value(states: int, samples: int, hidden: int,
         got = FusedRollout(model).sequence_cost(state, actions, 0.98, end)
         expected = rollout(model, state.unsqueeze(-2).expand(states, samples, -1), actions, 0.98, end)
     assert ((got - expected).norm() / expected.norm()) < HALF
+
+
+@pytest.mark.parametrize(("rows", "features", "actions"), [(7, 17, 6), (2432, 18, 6), (300, 40, 20)])
+@pytest.mark.parametrize("width", [64, 256])
+@pytest.mark.parametrize("members", [1, 3])
+def test_fused_critics_say_what_the_critics_say(
+    rows: int, features: int, actions: int, width: int, members: int
+) -> None:
+    from dcem_lab.suite.agents.judge_triton import FusedJudge
+
+    model = RSSM(features, actions, replace(MODEL, hidden=16, width=16, members=members)).cuda()
+    value = Value(features, actions, width=width, generator=Generator().manual_seed(0)).cuda()
+    guide, judge = Guide(value, model, 0.5), FusedJudge(value, 0.5)
+    states = torch.randn(rows, model.state_dim, device="cuda")
+    for scale in (1.0, 0.7):  # also after the weights have changed
+        with torch.no_grad():
+            for parameter in value.parameters():
+                parameter.mul_(scale).add_(0.01)
+            judge.refresh()
+            expected = guide.worth(states)
+        got = judge(guide.observed(states))
+        assert (got - expected).norm() < HALF * expected.norm()
+
+
+@pytest.mark.parametrize("case", ["usual", "far", "constant", "some NaN", "all NaN", "few finite"])
+def test_weights_in_one_launch_are_those_of_many(case: str) -> None:
+    values = torch.randn(5, 152)
+    if case == "far":
+        values = 1e3 * values - 4e3
+    elif case == "constant":
+        values = torch.full_like(values, 3.1)
+    elif case != "usual":
+        share = {"some NaN": 0.3, "all NaN": 1.0, "few finite": 0.95}[case]
+        values = torch.where(torch.rand_like(values) < share, torch.nan, values)
+    search = WeightedElites(n_samples=128, n_elite=20, temperature=0.17, normalize=True)
+    assert search._in_one_launch(values.cuda())
+    torch.testing.assert_close(search.weights(values.cuda(), 0).cpu(), search.weights(values, 0))
 
 
 @pytest.mark.parametrize("learn_reward", [False, True])
@@ -99,8 +137,9 @@ def test_a_captured_plan_equals_that_of_the_processor(dtype: str, iterations: in
             continue
         noise = torch.randn(iterations, 32, 128, 36)
         expected, got = reference(states, noise), plan(states.cuda(), noise.cuda()).cpu()
-        # Rounding may swap an elite for another of nearly the same cost: the mean over many plans tells.
-        assert (got - expected).abs().mean() < {"float32": 0.02, "float16": 0.05}[dtype]
+        # Rounding swaps elites of nearly the same cost, and these plans are about nothing: most of them stay.
+        apart = (got - expected).abs().amax(dim=-1)
+        assert apart.median() < {"float32": 1e-3, "float16": 0.1}[dtype]
 
 
 def test_new_noise_in_every_captured_plan() -> None:

@@ -370,6 +370,7 @@ def test_bad_calls_are_named() -> None:
 
 @needs_cuda
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_add_and_sample_are_captured_in_a_cuda_graph() -> None:
     replay = ReplayBuffer(2, 40, 3, 2, device="cuda", shortest_episode=2)
     recorder = Recorder(replay)

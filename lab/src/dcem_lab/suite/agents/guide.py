@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -43,11 +44,18 @@ class Guide(nn.Module):
         value: critics and actor.
         model: what they live in.
         pessimism: a state is worth the mean − pessimism · standard deviation over critics and members.
+        judge: what says the same about observations (..., M, X), without gradients, where plans need none.
     """
 
-    def __init__(self, value: Value, model: RSSM, pessimism: float) -> None:
+    def __init__(
+        self,
+        value: Value,
+        model: RSSM,
+        pessimism: float,
+        judge: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
-        self.value, self.model, self.pessimism = value, model, pessimism
+        self.value, self.model, self.pessimism, self._judge = value, model, pessimism, judge
 
     def observed(self, state: Tensor) -> Tensor:
         """What the members observe in states (..., s): (..., M, X)."""
@@ -64,6 +72,8 @@ class Guide(nn.Module):
     def worth(self, state: Tensor) -> Tensor:
         """What states (..., s) are worth (...), in units of the reward."""
         x = self.observed(state)
+        if self._judge is not None:
+            return self._judge(x)
         q = self.value(x, self.value.actor(x))
         if self.model.config.termination:  # nothing is earned after an end
             q = q * self._members(state)[..., -1]

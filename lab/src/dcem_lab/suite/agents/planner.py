@@ -19,6 +19,11 @@ from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.rssm.fast.engine import TerminalCost
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, fused_rollout
 
+try:
+    from dcem_lab.suite.agents import judge_triton
+except ImportError:  # no Triton: on a machine without CUDA
+    judge_triton = None  # type: ignore[assignment]
+
 _UNROLL = Unroll()
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -139,7 +144,7 @@ GUIDED = PlannerConfig(
     iterations=6,
     horizon=6,
     dtype="float16",
-    temperature=0.5,
+    temperature=0.17,
     least_sigma=0.05,
     policy_plans=24,
 )
@@ -183,9 +188,11 @@ class Planner:
         self._config, self.decoder, self.value = config, decoder, value
         self._held: list[tuple[nn.Module, nn.Module]] = []
         held = self._hold(decoder) if decoder is not None else None
-        self._guide = None
+        self._guide, self._judge = None, None
         if value is not None:
-            self._guide = Guide(self._hold(value), self._hold(model), config.value_pessimism)
+            theirs = self._hold(value)
+            self._judge = _fused_judge(theirs, model, config.value_pessimism, dtype)
+            self._guide = Guide(theirs, self._hold(model), config.value_pessimism, self._judge)
         elif config.policy_plans or isinstance(decoder, ResidualDecoder):
             raise ValueError("Planner: value must be given for plans of a policy, got None")
         if config.iterations:
@@ -205,6 +212,8 @@ class Planner:
         self._imagination.refresh()
         for original, held in self._held:
             _copy(original, held)
+        if self._judge is not None:
+            self._judge.refresh()
 
     def _hold(self, network: Any) -> Any:
         held = copy.deepcopy(network).requires_grad_(False)
@@ -226,6 +235,16 @@ class Planner:
         if guide is None or self._by_policy is None:
             return planned
         return torch.where(self._by_policy.unsqueeze(-1), guide.act(states), planned)
+
+
+def _fused_judge(
+    value: Value, model: RSSM, pessimism: float, dtype: torch.dtype
+) -> "judge_triton.FusedJudge | None":
+    """Kernels for what plans end in, where there are some for these critics, this precision and device."""
+    on_cuda = next(value.parameters()).is_cuda and judge_triton is not None
+    if not on_cuda or dtype != torch.float16 or model.config.termination or not judge_triton.fits(value):
+        return None
+    return judge_triton.FusedJudge(value, pessimism)
 
 
 class _Imagination(FrozenRollout):

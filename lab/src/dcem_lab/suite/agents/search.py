@@ -10,6 +10,11 @@ from torch import Tensor
 
 from dcem import DCEM, MPPI
 
+try:
+    from dcem_lab.suite.agents import search_triton
+except ImportError:  # no Triton: on a machine without CUDA
+    search_triton = None  # type: ignore[assignment]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _FromPolicy:
@@ -48,6 +53,14 @@ class WeightedElites(_FromPolicy, MPPI):  # type: ignore[misc]
     adapt_sigma: bool = True
 
     def weights(self, values: Tensor, t: int) -> Tensor:
+        if self._in_one_launch(values):
+            return search_triton.elite_weights(values, self.n_elite, float(self.temperature))
         weights = super().weights(values, t)
         least = weights.topk(self.n_elite, dim=-1).values[..., -1:]
         return torch.where(weights >= least, weights, 0.0)
+
+    def _in_one_launch(self, values: Tensor) -> bool:
+        plain = self.normalize is True and not isinstance(self.temperature, Tensor)
+        learning = torch.is_grad_enabled() and values.requires_grad
+        usual = values.is_cuda and values.dtype == torch.float32 and not learning
+        return plain and usual and search_triton is not None and values.shape[-1] <= search_triton.LIMIT

@@ -309,14 +309,16 @@ def reward_kernel(
     tl.store(reward_ptr + member.to(tl.int64) * n_slots + row, reward, mask=alive)
 
 
-@triton.jit(do_not_specialize=["n_rows", "slot_rows", "horizon", "pessimism"])
+@triton.jit(do_not_specialize=["n_rows", "slot_rows", "horizon", "pessimism", "discount"])
 def cost_kernel(
-    reward_ptr, cost_ptr, n_rows, slot_rows, horizon, pessimism, M: tl.constexpr, TILE: tl.constexpr
-):
-    """Σ_t (pessimism · std − mean) over the members' rewards (M, horizon, slot_rows): costs (n_rows,)."""
+    reward_ptr, cost_ptr, n_rows, slot_rows, horizon, pessimism, discount,
+    M: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Σ_t γ^t (pessimism · std − mean) over the members' rewards (M, horizon, slot_rows): costs (n_rows,)."""
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     alive = row < n_rows
     cost = tl.zeros((TILE,), tl.float32)
+    weight = tl.full((TILE,), 1.0, tl.float32)
     for t in range(horizon):
         pointer = reward_ptr + t * slot_rows + row
         mean = tl.zeros((TILE,), tl.float32)
@@ -327,5 +329,6 @@ def cost_kernel(
             for m in tl.static_range(M):
                 off = tl.load(pointer + m * horizon * slot_rows, mask=alive, other=0.0) - mean
                 variance += off * off / M
-        cost += pessimism * tl.sqrt(variance) - mean
+        cost += weight * (pessimism * tl.sqrt(variance) - mean)
+        weight *= discount
     tl.store(cost_ptr + row, cost, mask=alive)

@@ -18,7 +18,6 @@ from dcem_lab.suite.rssm.fast.engine import (
     Weights,
     check_sequences,
     last_states,
-    total_cost,
 )
 from dcem_lab.suite.rssm.fast.rollout_kernels import (
     cost_kernel,
@@ -112,16 +111,11 @@ class FusedRollout:
         check_sequences(model, state, actions)
         trace, rewards = self._imagine(state, actions, teams=True)
         cost = torch.empty(actions.shape[:-2], device=state.device)
-        if discount != 1:
-            rewards = rewards[..., : cost.numel()]
-            costs = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:])
-            cost = total_cost(costs, discount).view_as(cost)
-        else:
-            with torch.cuda.device(state.device):
-                cost_kernel[(triton.cdiv(cost.numel(), 128),)](
-                    rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism,
-                    M=config.members, TILE=128,
-                )  # fmt: skip
+        with torch.cuda.device(state.device):
+            cost_kernel[(triton.cdiv(cost.numel(), 128),)](
+                rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism, discount,
+                M=config.members, TILE=128,
+            )  # fmt: skip
         cost = model.reward_scale.decode(cost)
         if terminal_cost is None:
             return cost
