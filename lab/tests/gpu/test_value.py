@@ -167,13 +167,10 @@ def test_captured_updates_learn_what_eager_ones_do(values: str) -> None:
         model = RSSM(2, 1, RSSMConfig(hidden=8, width=8)).cuda()
         config = replace(VALUE, steps=1, gamma=0.0, lr=3e-3, values=values, early_steps=2, span=1.0)
         learner = ValueLearner(config.value(model, 0).cuda(), model, replay, config, generator)
+        if not captured:
+            learner._captured, learner._draw = learner._update, learner._draw_anew
         for _ in range(300):
-            if captured:
-                learner.update()
-            else:
-                with torch.no_grad():
-                    learner._update()
-                learner.updates += 1
+            learner.update()
         learner.metrics()
         learner.update()
         losses.append(learner.metrics()["critic_loss"])

@@ -95,9 +95,10 @@ CHUNK = Chunk(
 def test_targets_are_returns_and_the_less_of_two_critics_behind_them() -> None:
     it = learner()
     constant(it, [100.0, 200.0, 300.0])
-    x, u, targets = it.targets(CHUNK)
-    assert torch.equal(x, CHUNK.observations[:, 0])
-    assert torch.equal(u, CHUNK.actions[:, 0])
+    transitions = it.transitions(CHUNK)
+    targets = it.targets(transitions)
+    assert torch.equal(transitions.x, CHUNK.observations[:, 0])
+    assert torch.equal(transitions.u, CHUNK.actions[:, 0])
     found = (targets / 0.5).tolist()  # the scale
     assert set(found) == {1 + 0.5 * 10 + 0.25 * q for q in (100.0, 200.0)}  # 300 is never the less of two
     assert found.count(31.0) > found.count(56.0)  # two of the three pairs have the least
@@ -106,7 +107,7 @@ def test_targets_are_returns_and_the_less_of_two_critics_behind_them() -> None:
 def test_a_bound_holds_where_critics_take_over() -> None:
     it = learner(ValueConfig(**{**vars(TINY), "bound": 40.0}))
     constant(it, [100.0, 200.0, 300.0])
-    assert set((it.targets(CHUNK)[2] / 0.5).tolist()) == {1 + 0.5 * 10 + 0.25 * 40}
+    assert set((it.targets(it.transitions(CHUNK)) / 0.5).tolist()) == {1 + 0.5 * 10 + 0.25 * 40}
 
 
 def test_nothing_is_behind_a_termination() -> None:
@@ -114,7 +115,7 @@ def test_nothing_is_behind_a_termination() -> None:
     over[::2, 1] = True
     it = learner()
     constant(it, [100.0, 100.0, 100.0])
-    targets = it.targets(CHUNK._replace(terminated=over))[2] / 0.5
+    targets = it.targets(it.transitions(CHUNK._replace(terminated=over))) / 0.5
     assert set(targets[1::2].tolist()) == {31.0}
     assert set(targets[::2].tolist()) == {1 + 0.5 * 10}
 
@@ -129,8 +130,9 @@ def test_the_last_steps_of_an_episode_are_learned_where_nothing_follows(terminat
     it = learner(replay=replay)
     constant(it, [100.0, 100.0, 100.0])
     chunk = replay.sample_with_starts(200, 2, it.generator, padded=True)
-    x, _, targets = it.targets(chunk)
-    found = {int(at): target / 0.5 for at, target in zip(x[:, 0], targets.tolist(), strict=True)}
+    transitions = it.transitions(chunk)
+    starts, targets = transitions.x[:, 0], it.targets(transitions)
+    found = {int(at): target / 0.5 for at, target in zip(starts, targets.tolist(), strict=True)}
     assert found == ({0: 26.5, 1: 26.5, 2: 1.5, 3: 1.0} if terminated else {0: 26.5, 1: 26.5, 2: 26.5})
 
 
@@ -160,18 +162,41 @@ def test_an_actor_finds_what_is_best(values: str) -> None:
 
 
 def test_the_actor_does_not_change_the_critics() -> None:
-    it = learner(replay=reaching())
-    it.config = ValueConfig(**{**vars(TINY), "steps": 1})
+    it = learner(ValueConfig(**{**vars(TINY), "steps": 1}), reaching())
     critics = list(it.value.critics.parameters())
+    it._draw_anew()
     loss, _ = it.loss()
     whole = torch.autograd.grad(loss, critics)
     it.generator.manual_seed(0)
-    again = learner(replay=reaching())
-    again.config = it.config
-    x, u, targets = again.targets(again.replay.sample_with_starts(32, 1, again.generator, 0.0, 25))
-    alone = it.value.errors(it.value.say(x, u), targets).mean(dim=-1).sum()
+    transitions = it.transitions(it.replay.sample(32, 1, it.generator, padded=True))
+    said = it.value.say(transitions.x, transitions.u)
+    alone = it.value.errors(said, it.targets(transitions)).mean(dim=-1).sum()
     for one, other in zip(whole, torch.autograd.grad(alone, critics), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_updates_learn_from_different_transitions_and_new_ones_in_every_step() -> None:
+    it = learner(ValueConfig(**{**vars(TINY), "steps": 1, "updates_per_step": 3.0}), reaching())
+    learned = []
+    for _ in range(2):
+        it.keep_pace()
+        learned.append(it._drawn.clone())
+    assert it.updates == 6 and it._next == 3
+    batches = torch.cat(learned).flatten(1)
+    assert len(batches.unique(dim=0)) == 6
+
+
+def test_every_batch_has_its_share_of_beginnings() -> None:
+    replay = ReplayBuffer(1, 200, 2, 1, shortest_episode=20)
+    for t in range(150):
+        x = torch.full((1, 2), float(t % 50))
+        replay.add(x, torch.zeros(1, 1), torch.zeros(1), x + 1, torch.tensor([t % 50 == 49]))
+    config = {**vars(TINY), "early_share": 0.25, "early_steps": 5, "updates_per_step": 2.5}
+    it = learner(ValueConfig(**config), replay)
+    it._draw_anew()
+    first = it._drawn[:, :, 0]
+    assert first.shape == (3, 32)
+    assert (first[:, -8:] <= 4).all() and (first[:, :-8].amax(dim=1) > 30).all()
 
 
 def test_a_share_of_the_batch_begins_an_episode() -> None:

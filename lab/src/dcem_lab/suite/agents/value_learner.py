@@ -11,12 +11,14 @@ The actor maximises the mean of the critics, held away from the ends of the tanh
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
+from dcem import capture
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
@@ -99,8 +101,21 @@ class ValueConfig(Settings):
         return Value(*sizes, **self.network, generator=Generator().manual_seed(seed))
 
 
+class Transitions(NamedTuple):
+    """What an update learns from; what critics say comes later."""
+
+    x: Tensor  # (B, X), where they start
+    u: Tensor  # (B, m), what was done there
+    earned: Tensor  # (B,), discounted, over n steps
+    behind: Tensor  # (B, X), where they end
+    discount: Tensor  # (B,), of what comes then: γ^n, or nothing
+
+
 class ValueLearner(Fit):
     """Fits critics to targets and an actor to the critics, in one update.
+
+    Experience for all updates of an agent's step is drawn at once: on a GPU, drawing takes as many launches
+    as learning.
 
     Args:
         value: learns.
@@ -119,13 +134,49 @@ class ValueLearner(Fit):
         self.value, self.replay, self.config = value, replay, config
         self._normalizer = model.normalizer
         super().__init__(value, config, generator)
+        told = value.settings
+        self._columns = [told["features"], told["action_dim"], 1, told["features"], 1]
+        at_once = max(1, math.ceil(config.updates_per_step))
+        self._drawn = torch.zeros(at_once, config.batch, sum(self._columns), device=replay.device)
+        self._next = torch.zeros(1, dtype=torch.int64, device=replay.device)
+        self._left = 0
+        self._draw = capture(
+            self._draw_anew, changes=[self._drawn, self._next], generator=generator, compile=False
+        )
+
+    def update(self) -> None:
+        if self._left == 0:
+            self._draw()
+            self._left = len(self._drawn)
+        self._left -= 1
+        super().update()
+
+    def keep_pace(self) -> None:
+        self._left = 0  # there is new experience
+        super().keep_pace()
+
+    @torch.no_grad()
+    def _draw_anew(self) -> None:
+        config, at_once = self.config, len(self._drawn)
+        early = round(config.early_share * config.batch)
+        parts = []
+        for count, from_start in ((config.batch - early, 0), (early, config.early_steps)):
+            if count:
+                chunk = self.replay.sample(
+                    at_once * count, config.steps, self.generator, from_start, padded=True
+                )
+                x, u, earned, behind, discount = self.transitions(chunk)
+                rows = torch.cat([x, u, earned.unsqueeze(-1), behind, discount.unsqueeze(-1)], dim=-1)
+                parts.append(rows.unflatten(0, (at_once, count)))
+        self._drawn.copy_(torch.cat(parts, dim=1))
+        self._next.zero_()
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         config, value = self.config, self.value
-        chunk = self.replay.sample_with_starts(
-            config.batch, config.steps, self.generator, config.early_share, config.early_steps, padded=True
-        )
-        x, u, targets = self.targets(chunk)
+        rows = self._drawn.index_select(0, self._next).squeeze(0)
+        self._next += 1
+        x, u, earned, behind, discount = rows.split(self._columns, dim=-1)
+        targets = self.targets(Transitions(x, u, earned.squeeze(-1), behind, discount.squeeze(-1)))
         said = value.say(x, u)
         critic_loss = value.errors(said, targets).mean(dim=-1).sum()
 
@@ -141,17 +192,21 @@ class ValueLearner(Fit):
         return critic_loss + actor_loss, figures
 
     @torch.no_grad()
-    def targets(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-        """States x (B, X), the actions (B, m) taken there, and what to tell the critics about them (B,)."""
-        gamma, scale, bound = self.value.gamma, self.value.reward_scale, self.config.bound
+    def transitions(self, chunk: Chunk) -> Transitions:
+        """Of n steps each, the length of the chunks."""
+        gamma, n = self.value.gamma, chunk.rewards.shape[1]
         x, over = self._normalizer.encode(chunk.observations), chunk.terminated.any(dim=1)
-        n = chunk.rewards.shape[1]
-        behind = self._behind(x[:, -1])
-        if bound is not None:
-            behind = behind.clamp(max=bound)
         powers = gamma ** torch.arange(n, device=x.device)
-        targets = (chunk.rewards * powers).sum(dim=1) + torch.where(over, 0.0, gamma**n * behind)
-        return x[:, 0], chunk.actions[:, 0], scale * targets
+        earned = (chunk.rewards * powers).sum(dim=1)
+        return Transitions(x[:, 0], chunk.actions[:, 0], earned, x[:, -1], gamma**n * ~over)
+
+    @torch.no_grad()
+    def targets(self, transitions: Transitions) -> Tensor:
+        """What to tell the critics about x and u (B,), in their unit."""
+        behind = self._behind(transitions.behind)
+        if self.config.bound is not None:
+            behind = behind.clamp(max=self.config.bound)
+        return self.value.reward_scale * (transitions.earned + transitions.discount * behind)
 
     def _behind(self, x: Tensor) -> Tensor:
         """What the averaged critics make of x (B, X), (B,), in units of the reward."""
