@@ -14,7 +14,7 @@ from dcem_lab.commands import exits
 from dcem_lab.runs import Checkpoints, load_checkpoint
 from dcem_lab.suite.agents import PlannerConfig
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.trained import Trained, load
+from dcem_lab.suite.trained import Trained, _model, load
 from toy.controlled import make_run
 
 
@@ -29,6 +29,13 @@ def test_a_score_of_nan_is_never_the_best(trained: Trained) -> None:
     assert trained.keep_if_best(1.0)
     assert not trained.keep_if_best(math.nan)
     assert trained.score == 1.0
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_models_sizes_are_read_off_its_weights(memory: bool) -> None:
+    model = RSSM(5, 2, RSSMConfig(hidden=4, width=4, memory=memory, angles=(1,)))
+    again = _model(model.config, model.state_dict())
+    assert (again.obs_dim, again.action_dim) == (5, 2)
 
 
 Forge = Callable[..., Path]

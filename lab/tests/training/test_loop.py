@@ -72,10 +72,11 @@ def test_records_can_be_about_the_agent_before_a_step(tmp_path: Path) -> None:
 class Line(Fit):
     """A number that goes to zero."""
 
-    def __init__(self, tag: str, rate: float) -> None:
+    def __init__(self, tag: str, rate: float, update_every: int = 1) -> None:
         self.tag = tag
         self.line = nn.Linear(1, 1)
-        super().__init__(self.line, LearningConfig(updates_per_step=rate), Generator())
+        config = LearningConfig(updates_per_step=rate)
+        super().__init__(self.line, config, Generator(), update_every=update_every)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         loss = self.line(torch.ones(1, 1)).square().sum() + 0 * torch.rand((), generator=self.generator)
@@ -96,3 +97,14 @@ def test_updates_keep_pace_with_steps_also_across_a_checkpoint(rate: float, upda
     metrics = learners.metrics()
     assert (metrics["updates"], metrics["two/updates"]) == (updates, 10)
     assert {"two/loss", "two/gradient_norm", "ms/update", "ms/two_update"} <= metrics.keys()
+
+
+def test_updates_in_turns_are_as_many_also_across_a_checkpoint() -> None:
+    learner, updates = Line("", 1.5, update_every=4), []
+    for step in range(10):
+        learner.keep_pace()
+        updates.append(learner.updates)
+        if step == 5:
+            state, learner = learner.state_dict(), Line("", 1.5, update_every=4)
+            learner.load_state_dict(state)
+    assert updates == [0, 0, 0, 6, 6, 6, 6, 12, 12, 12]

@@ -264,7 +264,8 @@ def _put_together(
 
 def _model(config: RSSMConfig, weights: dict[str, Tensor]) -> RSSM:
     features = len(weights["normalizer.mean"])
-    action_dim = weights["gru.input_weight"].shape[1] - features
+    inputs = weights["gru.input_weight" if config.memory else "gru.new_weight"]
+    action_dim = inputs.shape[1] - features
     build = partial(RSSM, features - len(config.angles), action_dim, config)
     trust.check_model(config, build, weights)
     model = build()

@@ -37,6 +37,7 @@ class Fit(ABC):
             down to this norm) and average (decay of the moving average; 0 for the weights themselves).
         generator: of all that the loss draws, on the network's device.
         eps: of Adam.
+        update_every: steps of an agent between rounds of updates.
     """
 
     average: nn.Module
@@ -44,8 +45,16 @@ class Fit(ABC):
     tag = ""
     """In front of the names of its metrics."""
 
-    def __init__(self, network: nn.Module, config: Any, generator: Generator, eps: float = 1e-8) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        config: Any,
+        generator: Generator,
+        eps: float = 1e-8,
+        update_every: int = 1,
+    ) -> None:
         self.generator, self.updates_per_step, self._due = generator, config.updates_per_step, 0.0
+        self._update_every, self._waited = update_every, 0
         self.average = copy.deepcopy(network).requires_grad_(False)
         self._network, self._clip, self._decay = network, config.clip, config.average
         self._parameters: list[Tensor] = list(network.parameters())
@@ -75,6 +84,9 @@ class Fit(ABC):
     def keep_pace(self) -> None:
         """The updates that go with one step of an agent; what is left of a fraction waits for the next."""
         self._due += self.updates_per_step
+        self._waited = (self._waited + 1) % self._update_every
+        if self._waited:
+            return
         while self._due >= 1:
             self._due -= 1
             self.update()
@@ -111,6 +123,7 @@ class Fit(ABC):
             "optimizer": self.optimizer.state_dict()["state"],
             "updates": self.updates,
             "due": self._due,
+            "waited": self._waited,
             "generator": self.generator.get_state(),
             "figures": (self._names, self._totals, self._updates_read),
         }
@@ -123,5 +136,6 @@ class Fit(ABC):
         self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
         self.generator.set_state(state["generator"])
         self.updates, self._due = state["updates"], state["due"]
+        self._waited = state.get("waited", 0)  # older checkpoints have none
         self._names, totals, self._updates_read = state["figures"]
         self._totals = totals.to(self._totals.device)

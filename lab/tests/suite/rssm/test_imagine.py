@@ -20,6 +20,7 @@ from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
             hidden=4, width=6, layers=3, members=2, predict_std=False, loss="mse", normalize=True, angles=(1,)
         ),
         RSSMConfig(hidden=4, layers=0, residual=True),
+        RSSMConfig(hidden=4, width=6, members=2, memory=False),
         RSSMConfig(hidden=4, width=6, members=3, pessimism=0.7, termination=True, scale_rewards=True),
     ],
 )

@@ -22,6 +22,7 @@ RECIPES = {
     ),
     "noisy": RSSMConfig(**TINY, predict_std=False, std=0.3, loss="mse", members=2, normalize=True),
     "noisy residual": RSSMConfig(**TINY, members=2, residual=True),
+    "no memory": RSSMConfig(**TINY, members=2, residual=True, memory=False),
     "linear heads": RSSMConfig(**TINY, layers=0, members=2),
     "ending": RSSMConfig(**TINY, members=2, pessimism=0.5, termination=True, scale_rewards=True),
 }  # fmt: skip

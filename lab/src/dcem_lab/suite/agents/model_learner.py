@@ -23,6 +23,8 @@ class LearningConfig(Settings):
         clip: gradients are scaled down to this norm, over all members.
         average: decay of the moving average of the weights that plans; 0 for the weights themselves.
         early_chunks: share of the chunks with which an episode begins; they are rare otherwise.
+        update_every: steps of all environments between rounds of updates, which then catch up: 1 for updates
+            between the steps, the actions of an episode for collecting and learning in turns.
     """
 
     updates_per_step: float = setting(1.0, least=0)
@@ -33,6 +35,7 @@ class LearningConfig(Settings):
     clip: float = setting(1000.0, above=0)
     average: float = setting(0.0, least=0, below=1)
     early_chunks: float = setting(0.0, least=0, most=1)
+    update_every: int = setting(1, least=1)
 
 
 class ModelLearner(Fit):
@@ -51,7 +54,7 @@ class ModelLearner(Fit):
     def __init__(
         self, model: RSSM, replay: ReplayBuffer, config: LearningConfig, generator: Generator
     ) -> None:
-        super().__init__(model, config, generator, config.eps)
+        super().__init__(model, config, generator, config.eps, config.update_every)
         self.model, self.replay, self.config = model, replay, config
         self.average.normalizer, self.average.reward_scale = model.normalizer, model.reward_scale
 

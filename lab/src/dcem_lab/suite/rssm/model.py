@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.rssm.nets import ACTIVATIONS, EnsembleGRU, EnsembleMLP
+from dcem_lab.suite.rssm.nets import ACTIVATIONS, EnsembleGRU, EnsembleMLP, MemorylessGRU
 from dcem_lab.suite.rssm.normalize import Normalizer, RewardScale
 
 LOSSES = ("nll", "mse", "rmse")
@@ -49,6 +49,7 @@ class RSSMConfig(Settings):
         pessimism: the planner's reward is mean − pessimism · standard deviation over the members.
         termination: predict whether a step ends the episode, for tasks that can terminate.
         scale_rewards: predict rewards in units of their root mean square (`RSSM.reward_scale`).
+        memory: let h carry on from step to step; False for one that comes from x and u alone.
     """
 
     hidden: int = setting(200, least=1)
@@ -68,6 +69,7 @@ class RSSMConfig(Settings):
     pessimism: float = setting(0.0, least=0)
     termination: bool = False
     scale_rewards: bool = False
+    memory: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,7 +120,8 @@ class RSSM(nn.Module):
         self.state_dim = M * self.member_dim
         layers = [config.width] * config.layers
         outputs = 2 * X if config.predict_std else X
-        self.gru = EnsembleGRU(X + action_dim, H, M, generator)
+        gru = EnsembleGRU if config.memory else MemorylessGRU
+        self.gru: EnsembleGRU | MemorylessGRU = gru(X + action_dim, H, M, generator)
         self.observation_head = EnsembleMLP([H, *layers, outputs], config.activation, M, generator)
         self.reward_head = EnsembleMLP([H + X, *layers, 1], config.activation, M, generator)
         self.termination_head: EnsembleMLP | None = None

@@ -113,3 +113,43 @@ class EnsembleGRU(nn.Module):
         update = torch.sigmoid(update_i + update_h)
         new = torch.tanh(new_i + bias_i + reset * new_h)
         return torch.lerp(new, hidden, update)
+
+
+class MemorylessGRU(nn.Module):
+    """M gated recurrent units without recurrence: h' = tanh(W_i a + b_i + r b_h), whatever h was.
+
+    Seen from outside it is an `EnsembleGRU` that does not look at h and whose update gate is shut, so all
+    that reads such weights works as it is.
+
+    >>> gru = MemorylessGRU(inputs=5, hidden=8, members=2)
+    >>> a = torch.zeros(2, 10, 5)
+    >>> torch.equal(gru(a, torch.zeros(2, 10, 8)), gru(a, torch.ones(2, 10, 8)))
+    True
+    """
+
+    SHUT = -1e4  # before the sigmoid, which is then zero in every precision
+
+    def __init__(
+        self, inputs: int, hidden: int, members: int = 1, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        bound = hidden**-0.5
+        self.reset_weight = _uniform((members, inputs, hidden), bound, generator)
+        self.new_weight = _uniform((members, inputs, hidden), bound, generator)
+        self.biases = _uniform((members, 3 * hidden), bound, generator)  # of n_h, r and n_i
+
+    @property
+    def hidden_weight(self) -> Tensor:
+        members, _, H = self.new_weight.shape
+        return self.new_weight.new_zeros(members, H, 3 * H)
+
+    @property
+    def input_weight(self) -> Tensor:
+        return torch.cat([self.reset_weight, torch.zeros_like(self.new_weight), self.new_weight], dim=-1)
+
+    @property
+    def bias(self) -> Tensor:
+        new_h, reset, new_i = self.biases.chunk(3, dim=-1)
+        return torch.cat([new_h, reset, torch.full_like(reset, self.SHUT), new_i], dim=-1)
+
+    forward = EnsembleGRU.forward
