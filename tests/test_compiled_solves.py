@@ -5,6 +5,9 @@ import torch
 from torch import Tensor
 
 import dcem
+from versions import COMPILES
+
+pytestmark = pytest.mark.skipif(not COMPILES, reason="older versions of torch cannot compile all of them")
 
 SOLVERS = {
     "soft": dcem.DCEM(n_iters=2),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dcem import DCEM, FullGaussian, Gaussian, minimize
+from dcem import DCEM, FullGaussian, Gaussian, capture, minimize
 from problems import sphere
 from solver_cases import SOLVERS, TARGET, f
 
@@ -84,3 +84,15 @@ def test_a_whole_solve_compiles_into_one_graph():
     assert torch.allclose(x, expected, atol=1e-9)
     gradients = [torch.autograd.grad(y.square().sum(), theta)[0] for y in (x, expected)]
     assert torch.allclose(*gradients, atol=1e-9)
+
+
+def test_a_compiler_that_fails_is_no_error(monkeypatch):
+    def fail(*_: object) -> None:
+        raise AssertionError("inside of the compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda f, **_: fail)
+    solve = capture(lambda x0: minimize(lambda x: sphere(x, TARGET), DCEM(n_iters=20), x0).x)
+    with pytest.warns(
+        UserWarning, match="solves run uncompiled, as torch cannot compile them: inside of the"
+    ):
+        assert (solve(torch.ones(2)) - TARGET).abs().max() < 0.1

@@ -8,7 +8,8 @@ folder=.venv-versions/python$python-torch$torch
 if [ ! -e "$folder/installed" ]; then
   "python$python" -m venv "$folder"
   "$folder/bin/pip" install --quiet --disable-pip-version-check "torch==$torch" pytest hypothesis scipy numpy
+  "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps --editable .
   touch "$folder/installed"
 fi
 echo "Python $python, torch $torch"
-PYTHONPATH=src:tests "$folder/bin/python" -m pytest -q -m "not gpu and not slow" tests
+"$folder/bin/python" -m pytest -q -m "not gpu and not slow" tests

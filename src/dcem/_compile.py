@@ -4,6 +4,8 @@ One iteration is traced and compiled, objective included, and stands in the prog
 before, so that the numbers are those of an uncompiled solve with the same generator.
 """
 
+from __future__ import annotations  # torch 2.9 cannot trace those of inner functions
+
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +25,7 @@ from dcem.solvers.base import Evaluate, Influence
 Objective = Callable[[Tensor], Tensor]
 # Before torch 2.8 there are no regions: all iterations are then compiled in a row.
 _as_region: Any = getattr(torch.compiler, "nested_compile_region", None) or (lambda f: f)
-_chosen: ContextVar["Program | None"] = ContextVar("dcem_program", default=None)
+_chosen: ContextVar[Program | None] = ContextVar("dcem_program", default=None)
 
 # Random numbers of the objective are torch's own; what guards have checked is not checked again.
 HOW: dict[str, Any] = {
@@ -40,7 +42,7 @@ class Program:
         # With an iteration as a region of its own, where torch has those; else all of them in a row.
         self._ways = [hasattr(torch.compiler, "nested_compile_region"), False]
 
-    def __reduce__(self) -> tuple[type["Program"], tuple[()]]:
+    def __reduce__(self) -> tuple[type[Program], tuple[()]]:
         return Program, ()  # whoever unpickles it compiles again
 
     @contextmanager
@@ -74,7 +76,7 @@ class Program:
                         "ignore"
                     )  # the compiler's own: nothing of the objective's runs here
                     state, records = self._compiled(f, solver, backward, state, tuple(noise), trace, nested)
-            except torch._dynamo.exc.TorchDynamoException as error:
+            except Exception as error:  # of the compiler, of any kind; one of the objective's comes again
                 self._ways.pop(0)
                 reason = " ".join(str(error).split())[:200]
             else:

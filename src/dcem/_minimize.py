@@ -1,5 +1,7 @@
 """The one loop that serves every solver."""
 
+from __future__ import annotations  # torch 2.9 cannot trace those of inner functions
+
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -112,7 +114,7 @@ def minimize(
 
 
 def _minimize(
-    f: "_Objective",
+    f: _Objective,
     constraint: Constraint | None,
     solver: Solver,
     x0: Tensor,
