@@ -9,22 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from dcem.control import closed_loop
 from dcem.systems.cartpole import Cartpole
 from dcem_lab.cartpole import shipped as cartpole_shipped
 from dcem_lab.cartpole.baselines import PAPER, STRONG, expert_controller
+from dcem_lab.cartpole.driving import STEPS, stays_up
 from dcem_lab.runs.files import write_csv
 
-STEPS, HELD = 60, 20
-CONTROLLERS = (STRONG, PAPER, "cartpole-2", "cartpole-8", "cartpole-16")
-
-
-def stays_up(states: Tensor) -> Tensor:
-    """(T, B, 5) -> (B,): upright to within 18 degrees and near the centre, all through the last second."""
-    last = states[-HELD:]
-    return ((last[..., 2] > 0.95) & (last[..., 0].abs() < 1)).all(0)
+CONTROLLERS = (STRONG, PAPER, "cartpole-2", "cartpole-8", "cartpole-16", "cartpole-closed-loop")
 
 
 def write(

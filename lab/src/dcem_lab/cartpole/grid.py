@@ -2,6 +2,7 @@
 
     dcem train cartpole-grid                 # τ = 1 and 0.1: 18 decoders
     dcem train cartpole-grid taus=[0]        # τ = 0, which needs no gradient through the search
+    dcem train cartpole-grid preset=closed-loop
 
 The members do not influence each other: each has its own initial states, gradient clip, Adam and learning
 rate. `dcem export` and `reevaluate` write the tables that the figures are made from.
@@ -48,7 +49,11 @@ class Config(Training):
         return [Member(*one) for one in product(self.latent_dims, self.taus, self.seeds)]
 
 
-PRESETS: dict[str, dict[str, object]] = {"tiny": {**cartpole.SMALL, "latent_dims": (2, 3), "seeds": (0, 1)}}
+_LOOP = {name: value for name, value in cartpole.PRESETS["closed-loop"].items() if name != "latent_dim"}
+PRESETS: dict[str, dict[str, object]] = {
+    "tiny": {**cartpole.SMALL, "latent_dims": (2, 3), "seeds": (0, 1)},
+    "closed-loop": {**_LOOP, "latent_dims": (cartpole.PRESETS["closed-loop"]["latent_dim"],), "taus": (1.0,)},
+}
 
 
 def run(config: Config, run: Run) -> None:

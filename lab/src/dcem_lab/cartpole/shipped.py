@@ -1,9 +1,10 @@
-"""The cartpole controllers that ship: the best decoder of each latent dimension, by name."""
+"""The cartpole controllers that ship, by name: the best of each latent dimension, and one that drives."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from dcem import MPC, Decoder
 from dcem_lab import pretrained
@@ -20,7 +21,7 @@ EXPERIMENTS = ("cartpole", "cartpole-grid")
 
 
 def load(name: str, folder: Path | str = FOLDER) -> MPC:
-    """What `ship` saved: 'cartpole-2', 'cartpole-8' or 'cartpole-16'.
+    """What `ship` saved: 'cartpole-2', 'cartpole-8', 'cartpole-16' or 'cartpole-closed-loop'.
 
     >>> load("cartpole-2")(cartpole.validation_states(3)).actions.shape
     torch.Size([3, 20, 1])
@@ -32,12 +33,22 @@ def load(name: str, folder: Path | str = FOLDER) -> MPC:
         )
     decoder = Decoder(**info["decoder"])
     decoder.load_state_dict(weights)
-    return _controller(decoder, info["member"]["tau"])
+    return _controller(decoder, info["member"]["tau"], info["training"])
 
 
-def _controller(decoder: Decoder, tau: float) -> MPC:
-    """Embedded control as it was trained: DCEM with N=100, k=10, T=10."""
-    return cartpole.controller(decoder, [tau], cartpole.Config(compile=False, device="cpu"))
+def _controller(decoder: Decoder, tau: float, training: dict[str, Any]) -> MPC:
+    """Embedded control with the search that it was trained with."""
+    search = {name: training[name] for name in ("n_samples", "n_elite", "n_iters", "sigma")}
+    return cartpole.controller(decoder, [tau], cartpole.Config(**search, compile=False, device="cpu"))
+
+
+def drives(run_or_name: Path | str) -> bool:
+    """Was this run, or what ships under this name, trained on the states that its closed loop meets?"""
+    if (Path(run_or_name) / RECORD).exists():
+        training = read_record(run_or_name)["config"]
+    else:
+        training = pretrained.describe(str(run_or_name)).get("training", {})
+    return bool(training.get("fresh", 1) < 1)
 
 
 def is_one(run_or_name: Path | str) -> bool:
@@ -59,7 +70,7 @@ def find(run_or_name: Path | str) -> MPC:
         name = f"{member.name}-best"
     except (LookupError, TypeError, ValueError) as error:
         raise RunError(f"{folder} must have the config of a cartpole decoder ({error!r})") from error
-    return _controller(load_decoder(name, folder / "decoders"), member.tau)
+    return _controller(load_decoder(name, folder / "decoders"), member.tau, config)
 
 
 def ship(
@@ -68,7 +79,7 @@ def ship(
     """Keep the best decoder of a run under a name; returns the files.
 
     Of a finished grid it is, for each latent dimension d, the one with the best validation cost at τ, which
-    is 1 unless given, under the name with -d behind it.
+    is 1 unless given, under the name with -d behind it if there are several dimensions.
     """
     config, last = read_record(run_folder)["config"], read_records(Path(run_folder) / LOG)[-1]
     grid = "taus" in config
@@ -89,6 +100,6 @@ def ship(
             "validation_cost": min(costs),
             "training": config,
         }
-        wanted = f"{name}-{dim}" if grid else name
+        wanted = f"{name}-{dim}" if grid and len(config["latent_dims"]) > 1 else name
         written.append(pretrained.save(wanted, info, decoder.state_dict(), folder))
     return written
