@@ -16,8 +16,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dcem_lab.cartpole import closed_loop
 from dcem_lab.cartpole import train as cartpole
-from dcem_lab.cartpole.scores import score_decoders, write_scores
+from dcem_lab.cartpole.scores import load_decoder, score_decoders, write_scores
+from dcem_lab.cartpole.shipped import controller_as_trained
 from dcem_lab.cartpole.train import Member, Training
 from dcem_lab.runs import Kept, Run, read_record, read_records, require
 from dcem_lab.runs.folder import LOG
@@ -81,6 +83,18 @@ def reevaluate(run_folder: Path | str, results: Path | str = "lab/results/cartpo
     members = members_of(read_record(run_folder))
     found = score_decoders(Path(run_folder) / "decoders", members, draws)
     return write_scores(Path(results) / "reevaluation.csv", found)
+
+
+def drive(run_folder: Path | str, results: Path | str) -> Path:
+    """The closed loops of a run's best decoders, from the states they are compared on; in closed_loop.csv."""
+    record = read_record(run_folder)
+    controllers = {
+        member.name: controller_as_trained(
+            load_decoder(f"{member.name}-best", Path(run_folder) / "decoders"), member.tau, record["config"]
+        )
+        for member in members_of(record)
+    }
+    return closed_loop.write_rows(Path(results) / "closed_loop.csv", controllers)
 
 
 def members_of(record: dict[str, Any]) -> list[Member]:

@@ -33,10 +33,10 @@ def load(name: str, folder: Path | str = FOLDER) -> MPC:
         )
     decoder = Decoder(**info["decoder"])
     decoder.load_state_dict(weights)
-    return _controller(decoder, info["member"]["tau"], info["training"])
+    return controller_as_trained(decoder, info["member"]["tau"], info["training"])
 
 
-def _controller(decoder: Decoder, tau: float, training: dict[str, Any]) -> MPC:
+def controller_as_trained(decoder: Decoder, tau: float, training: dict[str, Any]) -> MPC:
     """Embedded control with the search that it was trained with."""
     search = {name: training[name] for name in ("n_samples", "n_elite", "n_iters", "sigma")}
     return cartpole.controller(decoder, [tau], cartpole.Config(**search, compile=False, device="cpu"))
@@ -70,7 +70,7 @@ def find(run_or_name: Path | str) -> MPC:
         name = f"{member.name}-best"
     except (LookupError, TypeError, ValueError) as error:
         raise RunError(f"{folder} must have the config of a cartpole decoder ({error!r})") from error
-    return _controller(load_decoder(name, folder / "decoders"), member.tau, config)
+    return controller_as_trained(load_decoder(name, folder / "decoders"), member.tau, config)
 
 
 def ship(

@@ -146,17 +146,6 @@ def _spaces(sources: Sources) -> Rows:
     return [{name: row[name] for name in columns} for row in rows if not row["controller"].startswith("CEM")]
 
 
-def _closed_loop(sources: Sources) -> Rows:
-    return [
-        {
-            "controller": row["controller"],
-            f"stays up, of {row['states']}": row["stay_up"],
-            "median cost per step": row["median_cost_a_step"],
-        }
-        for row in read_rows(sources.results / "cartpole" / "closed_loop.csv")
-    ]
-
-
 def _backward(sources: Sources) -> Rows:
     folder = sources.benchmarks
     warm, cold = (
@@ -229,7 +218,10 @@ TABLES: Tables = {
     "cartpole": _cartpole,
     "cem": _cem,
     "spaces": _spaces,
-    "closed-loop": _closed_loop,
+    "closed-loop": lambda sources: cartpole_numbers.closed_loop(
+        sources.results / "cartpole" / "closed_loop.csv"
+    ),
+    "closed-loop-trainings": lambda sources: cartpole_numbers.closed_loop_trainings(sources.results),
     "backward": _backward,
     "gpu-targets": _gpu_targets,
     "differentiation": _differentiation,
