@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dcem.control import rollout
+from dcem.control import Trajectory, rollout
 from dcem.systems.cartpole import Cartpole
 from dcem_lab import pretrained
 from dcem_lab.cartpole import baselines, closed_loop, grid, pictures, shipped, train
@@ -171,7 +171,11 @@ def test_pictures_are_written_for_the_latent_spaces_there_are(grid_run, tmp_path
 def test_closed_loop_successes_are_counted(tmp_path):
     path = closed_loop.write(tmp_path, ["cartpole-2"], count=2)
     header, *rows = [line.split(",") for line in path.read_text().splitlines()]
-    assert header[4] == "stay_up" and [row[:3] for row in rows] == [["cartpole-2", "1000", "2"]]
+    assert header[5] == "stay_up" and [row[:3] for row in rows] == [["cartpole-2", "1000", "2"]]
     still = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]).expand(60, 3, 5).clone()
     still[50, 1, 2], still[59, 2, 0] = 0.9, 1.2
     assert closed_loop.stays_up(still).tolist() == [True, False, False]
+    still[:, 2, 4] = 1.2  # faster than first states are
+    driven = Trajectory(still, torch.zeros(59, 3, 1), torch.tensor([0.0, 2.0, 7.0]).expand(59, 3))
+    figures = {"get_up": "3", "stay_up": "1", "seen": "0.667", "median_cost_a_step": "2"}
+    assert closed_loop.figures(driven) == figures

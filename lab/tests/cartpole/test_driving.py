@@ -5,7 +5,8 @@ import torch
 
 from dcem.control import closed_loop
 from dcem.systems.cartpole import Cartpole
-from dcem_lab.cartpole import driving, train
+from dcem_lab.cartpole import driving, shipped, train
+from dcem_lab.cartpole.baselines import STRONG, expert_controller
 from dcem_lab.cartpole.driving import Carts, LoopValidation
 
 
@@ -79,3 +80,19 @@ def test_the_paper_s_settings_stay():
     for preset in ({}, train.PRESETS["quick"]):
         config = train.Config(**preset)
         assert config.fresh == 1 and not config.conditioned
+
+
+def test_first_states_teach_how_to_hold_the_pole_and_not_how_to_stop_a_fast_cart():
+    """Why a decoder of the paper's training fails in closed loop: upright and slow it plans as well as CEM."""
+    spread = torch.tensor([0.3, 0.3, 0.2, 0.5]) * (2 * torch.rand(10, 4, generator=seeded()) - 1)
+    costs = {}
+    for where, centre in (("held", [0.0, 0.0, 0.0, 0.0]), ("fast", [1.0, 3.0, 0.0, 0.0])):
+        x, v, theta, omega = (spread + torch.tensor(centre)).unbind(-1)
+        states = torch.stack([x, v, theta.cos(), theta.sin(), omega], -1)
+        for mpc in (shipped.load("cartpole-8"), expert_controller(STRONG)):
+            with torch.no_grad():
+                costs.setdefault(where, []).append(mpc(states, generator=seeded()).cost.mean().item())
+    decoder, cem = costs["held"]
+    assert decoder == pytest.approx(cem, abs=0.5)
+    decoder, cem = costs["fast"]
+    assert decoder > cem + 4

@@ -16,7 +16,7 @@ from dcem import MPC
 from dcem.control import Trajectory, closed_loop
 from dcem_lab.cartpole import shipped as cartpole_shipped
 from dcem_lab.cartpole.baselines import PAPER, STRONG, expert_controller
-from dcem_lab.cartpole.driving import STEPS, stays_up
+from dcem_lab.cartpole.driving import STEPS, UPRIGHT, stays_up
 from dcem_lab.cartpole.train import validation_states
 from dcem_lab.runs.files import write_csv
 
@@ -48,10 +48,22 @@ def write_rows(path: Path, controllers: Mapping[str, MPC], count: int = 100) -> 
     rows = []
     for name, mpc in controllers.items():
         driven = drive(mpc, count)
-        median = torch.median(driven.costs.mean(0)).item()
-        up = int(stays_up(driven.states).sum())
-        rows.append([name, trajectories(mpc), count, STEPS, up, f"{median:.4g}"])
+        rows.append([name, trajectories(mpc), count, STEPS, *figures(driven).values()])
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = ["controller", "trajectories", "states", "steps", "stay_up", "median_cost_a_step"]
-    write_csv(path, columns, rows)
+    write_csv(path, ["controller", "trajectories", "states", "steps", *figures(driven)], rows)
     return path
+
+
+def figures(driven: Trajectory) -> dict[str, str]:
+    """From how many states the pole gets up and stays up; how far the loop goes beyond first states; costs.
+
+    Seen: the share of the states met that lie where first states do, which is all that a plain training sees.
+    """
+    x, v, cos, _, omega = driven.states[1:].unbind(-1)
+    seen = (x.abs() <= 0.5) & (v.abs() <= 0.5) & (omega.abs() <= 1)
+    return {
+        "get_up": str(int((cos > UPRIGHT).any(0).sum())),
+        "stay_up": str(int(stays_up(driven.states).sum())),
+        "seen": f"{seen.float().mean().item():.3f}",
+        "median_cost_a_step": f"{torch.median(driven.costs.mean(0)).item():.4g}",
+    }

@@ -88,15 +88,18 @@ def _read_variants(root: Path, prefix: str = "") -> dict[tuple[int, float], Vari
     return found
 
 
-def closed_loop(path: Path) -> list[dict[str, str]]:
+def closed_loop(results: Path) -> list[dict[str, str]]:
     """What replanning after every step does; nothing where that has not been run."""
+    path = results / "cartpole" / "closed_loop.csv"
     if not path.exists():
         return []
     return [
         {
             "controller": row["controller"],
             "trajectories per plan": f"{int(row['trajectories']):,}",
-            "the pole stays up": f"{row['stay_up']} of {row['states']}",
+            f"gets up, of {row['states']}": row["get_up"],
+            "stays up": row["stay_up"],
+            "states like first states": f"{float(row['seen']):.0%}",
             "median cost per step": row["median_cost_a_step"],
         }
         for row in read_rows(path)

@@ -68,7 +68,7 @@ def section(sources: Sources) -> Section:
         surfaces=list(_surfaces(study)) if drawn else [],
         box=place(_BOX, _BOX, 330, 2),
         baselines=numbers.baselines(study),
-        closed_loop=numbers.closed_loop(root / "closed_loop.csv"),
+        closed_loop=numbers.closed_loop(sources.results),
         closed_loop_trainings=numbers.closed_loop_trainings(sources.results),
         films=[(film(path), _FILMS.get(path.stem, "")) for path in sorted((root / "videos").glob("*.mp4"))],
     )
@@ -146,11 +146,7 @@ def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
             f"{expert}."
         )
     papers = [f"cartpole-{dim}" for dim in DIMS]
-    rows = [
-        row
-        for row in numbers.closed_loop(results / "cartpole" / "closed_loop.csv")
-        if row["controller"] in papers
-    ]
+    rows = [row for row in numbers.closed_loop(results) if row["controller"] in papers]
     if rows:
         yield part("closed_loop", rows, of="cartpole/failures.html")
 

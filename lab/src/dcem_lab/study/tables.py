@@ -218,9 +218,7 @@ TABLES: Tables = {
     "cartpole": _cartpole,
     "cem": _cem,
     "spaces": _spaces,
-    "closed-loop": lambda sources: cartpole_numbers.closed_loop(
-        sources.results / "cartpole" / "closed_loop.csv"
-    ),
+    "closed-loop": lambda sources: cartpole_numbers.closed_loop(sources.results),
     "closed-loop-trainings": lambda sources: cartpole_numbers.closed_loop_trainings(sources.results),
     "backward": _backward,
     "gpu-targets": _gpu_targets,
