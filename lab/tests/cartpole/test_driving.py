@@ -73,7 +73,8 @@ def test_the_loop_is_validated_on_other_states_than_it_is_reported_on():
     reported = Cartpole.initial_states(4, generator=seeded())
     assert not torch.isin(validate.states[0], reported).any()
     path = closed_loop(mpc, validate.states, driving.STEPS, generator=seeded(driving.LOOP_SEED))
-    torch.testing.assert_close(costs, path.costs.mean(0).mean(-1))
+    fallen = 1 - driving.stays_up(path.states).float().mean(-1)
+    torch.testing.assert_close(costs, path.costs.mean((0, -1)) + fallen)
 
 
 def test_the_paper_s_settings_stay():
@@ -83,7 +84,7 @@ def test_the_paper_s_settings_stay():
 
 
 def test_first_states_teach_how_to_hold_the_pole_and_not_how_to_stop_a_fast_cart():
-    """Why a decoder of the paper's training fails in closed loop: upright and slow it plans as well as CEM."""
+    """Why a plain decoder fails in closed loop: upright and slow it plans as well as CEM."""
     spread = torch.tensor([0.3, 0.3, 0.2, 0.5]) * (2 * torch.rand(10, 4, generator=seeded()) - 1)
     costs = {}
     for where, centre in (("held", [0.0, 0.0, 0.0, 0.0]), ("fast", [1.0, 3.0, 0.0, 0.0])):
