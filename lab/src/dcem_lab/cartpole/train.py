@@ -110,9 +110,9 @@ PRESETS: dict[str, dict[str, object]] = {
     "tiny": SMALL,
     "quick": {"updates": 200, "validate_every": 50, "compile": False},
     "closed-loop": {
-        "latent_dim": 4, "conditioned": True, "fresh": 0.04, "states_per_update": 32, "updates": 2500,
+        "latent_dim": 4, "conditioned": True, "fresh": 0.12, "states_per_update": 16, "updates": 4000,
         "lr": 1e-3, "hidden": (128, 128), "n_samples": 50, "n_elite": 5, "n_iters": 5,
-        "validate_every": 250, "patience": 1, "compile": False,
+        "validate_every": 250, "validation_states": 50, "patience": 1, "compile": False,
     },
 }  # fmt: skip
 
