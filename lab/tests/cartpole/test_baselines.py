@@ -143,9 +143,9 @@ def test_the_only_dimension_of_a_grid_ships_under_the_name_itself(tmp_path):
     shipped.ship(tmp_path / "run", "driver", folder=tmp_path)
     mpc = shipped.load("driver", tmp_path)
     assert mpc.decoder.state_dim == 5
-    assert (mpc.solver.n_samples, mpc.solver.n_elite, mpc.solver.n_iters) == (20, 4, 3)  # as it was trained
+    assert (mpc.solver.n_samples, mpc.solver.n_elite, mpc.solver.n_iters) == (100, 10, 10)
     rows = grid.drive(tmp_path / "run", tmp_path / "results").read_text().splitlines()
-    assert [row.split(",")[:2] for row in rows[1:]] == [["d3-tau1-seed0", "60"], ["d3-tau1-seed1", "60"]]
+    assert [row.split(",")[:2] for row in rows[1:]] == [["d3-tau1-seed0", "1000"], ["d3-tau1-seed1", "1000"]]
 
 
 @pytest.mark.parametrize(("dim", "at_most"), [(2, -10.3), (8, -10.5), (16, -10.4)])

@@ -19,7 +19,7 @@ from typing import Any
 from dcem_lab.cartpole import closed_loop
 from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.scores import load_decoder, score_decoders, write_scores
-from dcem_lab.cartpole.shipped import controller_as_trained
+from dcem_lab.cartpole.shipped import with_the_papers_search
 from dcem_lab.cartpole.train import Member, Training
 from dcem_lab.runs import Kept, Run, read_record, read_records, require
 from dcem_lab.runs.folder import LOG
@@ -87,12 +87,10 @@ def reevaluate(run_folder: Path | str, results: Path | str = "lab/results/cartpo
 
 def drive(run_folder: Path | str, results: Path | str) -> Path:
     """The closed loops of a run's best decoders, from the states they are compared on; in closed_loop.csv."""
-    record = read_record(run_folder)
+    decoders = {member: f"{member.name}-best" for member in members_of(read_record(run_folder))}
     controllers = {
-        member.name: controller_as_trained(
-            load_decoder(f"{member.name}-best", Path(run_folder) / "decoders"), member.tau, record["config"]
-        )
-        for member in members_of(record)
+        member.name: with_the_papers_search(load_decoder(name, Path(run_folder) / "decoders"), member.tau)
+        for member, name in decoders.items()
     }
     return closed_loop.write_rows(Path(results) / "closed_loop.csv", controllers)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from dcem import MPC, Decoder
 from dcem_lab import pretrained
@@ -33,13 +32,12 @@ def load(name: str, folder: Path | str = FOLDER) -> MPC:
         )
     decoder = Decoder(**info["decoder"])
     decoder.load_state_dict(weights)
-    return controller_as_trained(decoder, info["member"]["tau"], info["training"])
+    return with_the_papers_search(decoder, info["member"]["tau"])
 
 
-def controller_as_trained(decoder: Decoder, tau: float, training: dict[str, Any]) -> MPC:
-    """Embedded control with the search that it was trained with."""
-    search = {name: training[name] for name in ("n_samples", "n_elite", "n_iters", "sigma")}
-    return cartpole.controller(decoder, [tau], cartpole.Config(**search, compile=False, device="cpu"))
+def with_the_papers_search(decoder: Decoder, tau: float) -> MPC:
+    """Embedded control: DCEM with N=100, k=10, T=10, also where the updates of a training searched less."""
+    return cartpole.controller(decoder, [tau], cartpole.Config(compile=False, device="cpu"))
 
 
 def drives(run_or_name: Path | str) -> bool:
@@ -70,7 +68,7 @@ def find(run_or_name: Path | str) -> MPC:
         name = f"{member.name}-best"
     except (LookupError, TypeError, ValueError) as error:
         raise RunError(f"{folder} must have the config of a cartpole decoder ({error!r})") from error
-    return controller_as_trained(load_decoder(name, folder / "decoders"), member.tau, config)
+    return with_the_papers_search(load_decoder(name, folder / "decoders"), member.tau)
 
 
 def ship(

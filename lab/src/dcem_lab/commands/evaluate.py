@@ -167,7 +167,7 @@ def check_cartpole_options(parser: Parser, given: argparse.Namespace, fit: set[s
     if unfit:
         raise UsageError(
             f"{', '.join(sorted(unfit))} must be left out for {given.what}: "
-            "a cartpole controller plans as it was trained, on the CPU"
+            "a cartpole controller plans with the paper's search, on the CPU"
         )
 
 
