@@ -159,6 +159,13 @@ def test_what_ships_plans_well(dim, at_most):
     assert cost.mean() <= at_most
 
 
+def test_what_ships_for_the_closed_loop_holds_the_pole():
+    """With a tenth of the trajectories of the strong expert."""
+    mpc = shipped.load("cartpole-closed-loop")
+    assert shipped.drives("cartpole-closed-loop") and closed_loop.trajectories(mpc) == 1000
+    assert int(closed_loop.stays_up(closed_loop.drive(mpc, 10).states).sum()) >= 9
+
+
 def test_pictures_are_written_for_the_latent_spaces_there_are(grid_run, tmp_path):
     folder = pictures.write([grid_run], tmp_path, plans=30)
     names = {path.name for path in folder.iterdir()}

@@ -109,7 +109,7 @@ def _evaluations(sources: Sources, others: bool = True) -> Rows:
 def _regression(sources: Sources) -> Rows:
     rows = []
     for variant in regression.read_variants(sources.results):
-        if variant.config["method"] == "dcem":
+        if variant.config["method"] == "dcem" and variant.config.get("schedule", "plateau") == "plateau":
             errors, config = variant.error_at(variant.config["n_iters"]), variant.config
             rows.append(
                 {
