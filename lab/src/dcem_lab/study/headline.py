@@ -44,8 +44,11 @@ def _regression(results: Path) -> Iterator[dict[str, str]]:
     try:
         found = {variant.name: variant for variant in regression.read_variants(results)}
         here, beside = (f"{found[name].at_minimum.mean():.0%}" for name in ("dcem", "gd"))
-        errors = [log_interval(found[name].trained_for()).mean for name in ("dcem-60k", "dcem")]
-        error = "{}; {} with the rate halved on plateaus".format(*map(scientific, errors))
+        after, last = (
+            scientific(log_interval(found["dcem"].trained_for(updates)).mean)
+            for updates in (paper.REGRESSION_UPDATES, found["dcem"].config["updates"])
+        )
+        error = f"{after}; {last} after {found['dcem'].config['updates']:,}"
     except (FileNotFoundError, KeyError):
         pass
     source = "lab/docs/regression.md"
