@@ -91,8 +91,12 @@ def write_cartpole(root: Path) -> None:
     rows = [[name, kind, 0, n, c] for name, (c, n) in experts.items() for kind in ("validation", "fresh")]
     write_rows(home / "baselines" / "seed0" / "scores.csv", SCORES, rows)
     write_record(home / "baselines" / "seed0", command="dcem train cartpole-baselines", wall_seconds=386)
-    closed = [["cartpole-8", 100, 60, 1, -3.25], ["expert-100-10-30", 100, 60, 97, -8.5]]
-    columns = ["controller", "states", "steps", "stay_up", "median_cost_a_step"]
+    closed = [
+        ["cartpole-8", 1000, 100, 60, 90, 1, 0.25, -3.25],
+        ["expert-100-10-30", 3000, 100, 60, 98, 97, 0.5, -8.5],
+    ]
+    columns = ["controller", "trajectories", "states", "steps", "get_up", "stay_up", "seen"]
+    columns.append("median_cost_a_step")
     write_rows(home / "closed_loop.csv", columns, closed)
     write_pictures(home / "pictures")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dcem.control import rollout
+from dcem.control import Trajectory, rollout
 from dcem.systems.cartpole import Cartpole
 from dcem_lab import pretrained
 from dcem_lab.cartpole import baselines, closed_loop, grid, pictures, shipped, train
@@ -134,6 +134,20 @@ def test_the_best_of_a_grid_ships_by_name(grid_run, tmp_path):
     assert shipped.load("cartpole-2", tmp_path)(train.validation_states(2)).actions.shape == (2, 20, 1)
 
 
+def test_the_only_dimension_of_a_grid_ships_under_the_name_itself(tmp_path):
+    settings = train.SMALL | {"updates": 2, "validation_states": 1}
+    loop = {"fresh": 0.5, "conditioned": True, "latent_dims": (3,), "taus": (1.0,), "seeds": (0, 1)}
+    config = grid.Config(**settings, **loop, device="cpu")
+    with Run(tmp_path / "run", config, tensorboard=False, experiment="cartpole-grid") as run:
+        grid.run(config, run)
+    shipped.ship(tmp_path / "run", "driver", folder=tmp_path)
+    mpc = shipped.load("driver", tmp_path)
+    assert mpc.decoder.state_dim == 5
+    assert (mpc.solver.n_samples, mpc.solver.n_elite, mpc.solver.n_iters) == (100, 10, 10)
+    rows = grid.drive(tmp_path / "run", tmp_path / "results").read_text().splitlines()
+    assert [row.split(",")[:2] for row in rows[1:]] == [["d3-tau1-seed0", "1000"], ["d3-tau1-seed1", "1000"]]
+
+
 @pytest.mark.parametrize(("dim", "at_most"), [(2, -10.3), (8, -10.5), (16, -10.4)])
 def test_what_ships_plans_well(dim, at_most):
     """With noise of its own, on the validation states, at the cost of 1,000 sampled trajectories."""
@@ -143,6 +157,13 @@ def test_what_ships_plans_well(dim, at_most):
     with torch.no_grad():
         cost = planned_cost(mpc)(train.validation_states(), torch.Generator().manual_seed(0))
     assert cost.mean() <= at_most
+
+
+def test_what_ships_for_the_closed_loop_holds_the_pole():
+    """With a tenth of the trajectories of the strong expert."""
+    mpc = shipped.load("cartpole-closed-loop")
+    assert shipped.drives("cartpole-closed-loop") and closed_loop.trajectories(mpc) == 1000
+    assert int(closed_loop.stays_up(closed_loop.drive(mpc, 10).states).sum()) >= 9
 
 
 def test_pictures_are_written_for_the_latent_spaces_there_are(grid_run, tmp_path):
@@ -157,7 +178,11 @@ def test_pictures_are_written_for_the_latent_spaces_there_are(grid_run, tmp_path
 def test_closed_loop_successes_are_counted(tmp_path):
     path = closed_loop.write(tmp_path, ["cartpole-2"], count=2)
     header, *rows = [line.split(",") for line in path.read_text().splitlines()]
-    assert header[3] == "stay_up" and [row[0] for row in rows] == ["cartpole-2"]
+    assert header[5] == "stay_up" and [row[:3] for row in rows] == [["cartpole-2", "1000", "2"]]
     still = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]).expand(60, 3, 5).clone()
     still[50, 1, 2], still[59, 2, 0] = 0.9, 1.2
     assert closed_loop.stays_up(still).tolist() == [True, False, False]
+    still[:, 2, 4] = 1.2  # faster than first states are
+    driven = Trajectory(still, torch.zeros(59, 3, 1), torch.tensor([0.0, 2.0, 7.0]).expand(59, 3))
+    figures = {"get_up": "3", "stay_up": "1", "seen": "0.667", "median_cost_a_step": "2"}
+    assert closed_loop.figures(driven) == figures

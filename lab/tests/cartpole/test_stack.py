@@ -23,8 +23,21 @@ def test_every_row_goes_through_its_own_decoder():
         torch.testing.assert_close(together[s], part(z[s, ..., : part.latent_dim]))
 
 
-def test_unstacking_gives_the_decoders_back():
-    parts = decoders(2, 5, activation="relu")
+def test_decoders_that_see_the_state_each_see_their_own():
+    parts = decoders(2, 5, state_dim=5)
+    stack = DecoderStack(parts).double()
+    z = torch.randn(2, 4, 7, 5, dtype=torch.float64)
+    states = Cartpole.initial_states(2, 4, 1, dtype=torch.float64)
+    for s, part in enumerate(parts):
+        alone = part(z[s, ..., : part.latent_dim], states[s])
+        torch.testing.assert_close(stack(z, states)[s], alone)
+    with pytest.raises(ValueError, match="conditioned on the state, which is missing"):
+        stack(z)
+
+
+@pytest.mark.parametrize("state_dim", [0, 5])
+def test_unstacking_gives_the_decoders_back(state_dim):
+    parts = decoders(2, 5, activation="relu", state_dim=state_dim)
     stack = DecoderStack(parts).double()
     for s, part in enumerate(parts):
         back = stack.decoder(s)
@@ -60,5 +73,5 @@ def test_planning_with_a_stack_is_planning_with_each():
 def test_decoders_must_match():
     with pytest.raises(ValueError, match="differ in latent_dim alone"):
         DecoderStack([*decoders(2), *decoders(2, hidden=(8, 8))])
-    with pytest.raises(ValueError, match="not depend on the state"):
-        DecoderStack(decoders(2, state_dim=5))
+    with pytest.raises(ValueError, match="differ in latent_dim alone"):
+        DecoderStack([*decoders(2), *decoders(2, state_dim=5)])

@@ -16,6 +16,7 @@ from dcem_lab.cartpole.train import Config, Member
 from dcem_lab.runs import Interrupted, Run, export_run, load_checkpoint, read_record, read_records
 
 TINY = Config(**cartpole.PRESETS["tiny"], device="cpu")
+LOOP = replace(TINY, fresh=0.3, conditioned=True, states_per_update=3, validation_states=2)
 GRID = cartpole_grid.Config(**cartpole_grid.PRESETS["tiny"], device="cpu")
 
 
@@ -31,8 +32,8 @@ def figures(folder: Path) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize(
     ("module", "config"),
-    [(cartpole, TINY), (cartpole, replace(TINY, tau=0.0)), (cartpole_grid, GRID)],
-    ids=["one", "tau0", "grid"],
+    [(cartpole, TINY), (cartpole, replace(TINY, tau=0.0)), (cartpole, LOOP), (cartpole_grid, GRID)],
+    ids=["one", "tau0", "closed-loop", "grid"],
 )
 def test_a_run_cut_into_pieces_equals_one_in_one_go(module, config, tmp_path):
     whole = train(module, config, tmp_path / "whole")

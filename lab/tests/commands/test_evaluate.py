@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dcem_lab import cli, pretrained
+from dcem_lab.cartpole import closed_loop, driving, shipped
 from dcem_lab.commands import evaluate as command
 from dcem_lab.commands import exits
 from dcem_lab.suite import evaluate
@@ -129,15 +131,25 @@ def test_a_film_of_the_cartpole_takes_no_planner(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["cartpole", "cartpole-8"])
-def test_a_decoder_of_the_cartpole_is_not_evaluated_and_says_what_to_do(
-    name: str, capsys: pytest.CaptureFixture
+def test_a_decoder_of_the_cartpole_drives_from_the_states_it_is_compared_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Not "did you mean 'cartpole-8'?", which would fail as well."""
-    assert exit_code("eval", name) == exits.USAGE
-    said = capsys.readouterr().err
-    assert f"dcem eval: {name} must be a controller that acts step by step" in said
-    assert "`dcem play` films it" in said
+    path = tmp_path / "states.csv"
+    assert exit_code("eval", "cartpole-2", "--episodes", 3, "--csv", path) == exits.DONE
+    driven = closed_loop.drive(shipped.load("cartpole-2"), 3)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [int(row["stays_up"]) for row in rows] == driving.stays_up(driven.states).int().tolist()
+    assert [float(row["cost_a_step"]) for row in rows] == pytest.approx(
+        driven.costs.mean(0).tolist(), rel=1e-3
+    )
+    said = capsys.readouterr().out
+    assert f"stays up from {sum(int(row['stays_up']) for row in rows)} of 3 states" in said
+    assert "1,000 sampled trajectories per plan" in said
+
+
+def test_a_decoder_of_the_cartpole_is_evaluated_as_it_was_trained(capsys: pytest.CaptureFixture) -> None:
+    assert exit_code("eval", "cartpole-2", "--samples", 5, "--seed", 1) == exits.USAGE
+    assert "dcem eval: --samples, --seed must be left out for cartpole-2" in capsys.readouterr().err
 
 
 @pytest.mark.slow

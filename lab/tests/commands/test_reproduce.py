@@ -90,7 +90,7 @@ def test_the_study_is_completed_once(tmp_path, monkeypatch):
 
     def leave(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("controller,states,steps,stay_up,median_cost_a_step\n")
+        path.write_text("controller,trajectories,states,steps,get_up,stay_up,seen,median_cost_a_step\n")
         done.append(path.name)
 
     monkeypatch.setattr(reproduce, "STUDY", trainings)

@@ -3,6 +3,7 @@
 import csv
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from dcem_lab.regression.experiment import (
     TABLES,
     Config,
     Method,
+    Schedule,
     Update,
     dataset,
     iterates,
@@ -105,6 +107,15 @@ def test_training_lowers_the_error(method, tmp_path):
     first, last = (read_records(tmp_path / "log.jsonl")[i] for i in (0, -1))
     for seed in (0, 1):
         assert last[f"mse_{seed}"] < 0.6 * first[f"mse_{seed}"]
+
+
+def test_a_cosine_takes_the_learning_rate_to_zero(tmp_path):
+    config = replace(TINY, schedule=Schedule.cosine, lr=0.01, updates=12, eval_every=3)
+    with Run(tmp_path, config, tensorboard=False) as folder:
+        run(config, folder)
+    rates = [row["lr_1"] for row in read_records(tmp_path / "log.jsonl")]
+    expected = [0.01 * math.cos(math.pi * part / 2) ** 2 for part in (0, 0.25, 0.5, 0.75)]
+    assert rates == pytest.approx([*expected, expected[-1]])
 
 
 # Parts

@@ -1,5 +1,6 @@
 """The report of the regression study, from made-up results whose numbers are known."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,23 @@ def test_reads_what_was_written(results):
 def test_table_has_the_numbers_and_the_papers(results):
     rows = regression.table(regression.read_variants(results))
     assert rows[0]["MSE"] == "2.0e-04 [1.0e-04, 3.0e-04]"
-    assert rows[0]["paper's MSE"] == "≈ 3e-4"
-    assert rows[2]["paper's MSE"] == "not reported"
+    assert rows[0]["the paper's there"] == "≈ 3e-4"
+    assert rows[2]["the paper's there"] == "not reported"
     assert rows[0]["ratio"] == "1 [1, 1]"
     assert rows[1]["ratio"].startswith(f"{1.2**20:.3g} ")
     assert rows[0]["within 0.05 of a minimum"] == "95% [95%, 95%]"
+
+
+def test_training_errors_are_compared_after_as_many_updates_as_the_papers(results):
+    dcem = regression.read_variants(results)[0]
+    steps = np.array([0, 30_000, 59_200, 60_000, 60_800, 100_000])
+    curve = np.array([[9.0, 5.0, 1e-3, 1e-4, 1e-5, 1e-6]])
+    longer = replace(dcem, steps=steps, curve=curve)
+    np.testing.assert_allclose(longer.trained_for(), [1e-4])  # the geometric mean of three
+    column = "training MSE at 60,000 updates"
+    assert regression.table([longer])[0][column] == "1.0e-04 [1.0e-04, 1.0e-04]"
+    shorter = replace(dcem, steps=steps[:2], curve=curve[:, :2])
+    assert regression.table([shorter])[0][column] == "not reached"
 
 
 def test_words_follow_the_numbers(tmp_path, results):

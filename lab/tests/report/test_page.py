@@ -92,7 +92,7 @@ STEPS = "500000,125000,5000.0,,"
         ("results/regression/gd/seed0/iterations.csv", "\n30.0,", "\n30.0,9", "regression", None),
         ("results/cartpole/baselines/seed0/scores.csv", "pca-2,validation,0,40000,-9.5",
          "pca-2,validation,0,40000,-13.25", "cartpole", "-13.25"),
-        ("results/cartpole/closed_loop.csv", "cartpole-8,100,60,1,", "cartpole-8,100,60,83,", "limits", "83"),
+        ("results/cartpole/closed_loop.csv", ",60,98,97,", ",60,98,83,", "cartpole", "83"),
         ("results/cartpole/baselines/seed0/run.json", '"wall_seconds": 386', '"wall_seconds": 7260',
          "cartpole", "2 h"),
         ("results/dmc/evaluations.csv", f"{EPISODE}500.0", f"{EPISODE}549.5", "dmc", "501 ["),

@@ -1,7 +1,8 @@
-"""A film of two controllers of the cartpole: embedded DCEM beside CEM over the forces themselves.
+"""Films of controllers of the cartpole beside each other, from the same states.
 
-From the same state each plans one second, and the plan is carried out. Plans of a latent space are meant for
-that: it was learned from first states alone.
+Embedded DCEM beside CEM over the forces themselves: each plans one second, and the plan is carried out. A
+decoder that was trained for its closed loop replans after every step instead, and so do the paper's beside it
+and CEM.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ import torch
 from torch import Generator, Tensor
 
 from dcem import MPC
+from dcem.control import closed_loop
 from dcem.systems.cartpole import Cartpole
 from dcem_lab.cartpole import shipped as cartpole_shipped
 from dcem_lab.cartpole.baselines import STRONG, expert_controller
+from dcem_lab.cartpole.driving import STEPS
 
-HOLD = 8  # frames that the end of a plan stays on screen
+HOLD = 8  # frames that the end stays on screen
+PAPERS = "cartpole-8"  # the paper's way of training, the best of its latent dimensions
 
 
 class Side(NamedTuple):
-    """One half of the screen: a controller's plans from the first states (B, 5), carried out."""
+    """One part of the screen: what a controller does from the first states (B, 5)."""
 
     title: str
-    states: Tensor  # (H + 1, B, 5)
-    actions: Tensor  # (H, B)
-    costs: Tensor  # (H + 1, B), up to then
+    states: Tensor  # (T + 1, B, 5)
+    actions: Tensor  # (T, B)
+    costs: Tensor  # (T + 1, B), up to then
 
 
 def film(
@@ -42,10 +46,12 @@ def film(
     embedded = cartpole_shipped.find(what)
     generator = Generator().manual_seed(seed)
     states = hanging_states(starts, generator)
-    sides = [
-        carry_out(_name(embedded), embedded, states, generator),
-        carry_out("CEM over 20 forces", expert_controller(STRONG), states, generator),
-    ]
+    show, shown = carry_out, {_name(embedded): embedded}
+    if cartpole_shipped.drives(what):
+        papers = cartpole_shipped.load(PAPERS)
+        show, shown = replan, {"trained in its closed loop": embedded, "trained as in the paper": papers}
+    shown["CEM over 20 forces"] = expert_controller(STRONG)
+    sides = [show(title, mpc, states, generator) for title, mpc in shown.items()]
     return write_film(path, draw_frames(sides), fps), sides
 
 
@@ -59,22 +65,31 @@ def hanging_states(count: int, generator: Generator) -> Tensor:
 def carry_out(title: str, mpc: MPC, states: Tensor, generator: Generator) -> Side:
     """One plan from each state, step by step."""
     plan = mpc(states, generator=generator)
-    system, path, costs = Cartpole(), [states], [torch.zeros(len(states))]
+    system, path, costs = Cartpole(), [states], []
     for action in plan.actions.unbind(-2):
         following, cost = system.step(path[-1], action)
         path.append(following)
-        costs.append(costs[-1] + cost)
-    count = mpc.solver.n_samples * mpc.solver.n_iters
-    title = f"{title}\n{count:,} sampled trajectories"
-    return Side(title, torch.stack(path), plan.actions[..., 0].mT, torch.stack(costs))
+        costs.append(cost)
+    return _side(title, mpc, torch.stack(path), plan.actions.movedim(-2, 0), torch.stack(costs))
+
+
+def replan(title: str, mpc: MPC, states: Tensor, generator: Generator) -> Side:
+    """A new plan after every step."""
+    return _side(title, mpc, *closed_loop(mpc, states, STEPS, generator=generator))
+
+
+def _side(title: str, mpc: MPC, states: Tensor, actions: Tensor, costs: Tensor) -> Side:
+    title = f"{title}\n{mpc.solver.n_samples * mpc.solver.n_iters:,} sampled trajectories"
+    so_far = torch.cat([torch.zeros_like(costs[:1]), costs.cumsum(0)])
+    return Side(title, states, actions.squeeze(-1), so_far)
 
 
 def draw_frames(sides: Sequence[Side]) -> Iterator[np.ndarray]:
-    """Images (height, width, 3), one per step, then a pause at the end of each plan."""
+    """Images (height, width, 3), one per step, then a pause at the end."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 3.2), dpi=100, layout="constrained")
+    figure = Figure(figsize=(4 * len(sides), 3.2), dpi=100, layout="constrained")
     canvas: Any = FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(sides))
     steps, starts = sides[0].actions.shape

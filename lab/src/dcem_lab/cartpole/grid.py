@@ -2,6 +2,7 @@
 
     dcem train cartpole-grid                 # τ = 1 and 0.1: 18 decoders
     dcem train cartpole-grid taus=[0]        # τ = 0, which needs no gradient through the search
+    dcem train cartpole-grid preset=closed-loop
 
 The members do not influence each other: each has its own initial states, gradient clip, Adam and learning
 rate. `dcem export` and `reevaluate` write the tables that the figures are made from.
@@ -15,8 +16,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dcem_lab.cartpole import closed_loop
 from dcem_lab.cartpole import train as cartpole
-from dcem_lab.cartpole.scores import score_decoders, write_scores
+from dcem_lab.cartpole.scores import load_decoder, score_decoders, write_scores
+from dcem_lab.cartpole.shipped import with_the_papers_search
 from dcem_lab.cartpole.train import Member, Training
 from dcem_lab.runs import Kept, Run, read_record, read_records, require
 from dcem_lab.runs.folder import LOG
@@ -48,7 +51,11 @@ class Config(Training):
         return [Member(*one) for one in product(self.latent_dims, self.taus, self.seeds)]
 
 
-PRESETS: dict[str, dict[str, object]] = {"tiny": {**cartpole.SMALL, "latent_dims": (2, 3), "seeds": (0, 1)}}
+_LOOP = {name: value for name, value in cartpole.PRESETS["closed-loop"].items() if name != "latent_dim"}
+PRESETS: dict[str, dict[str, object]] = {
+    "tiny": {**cartpole.SMALL, "latent_dims": (2, 3), "seeds": (0, 1)},
+    "closed-loop": {**_LOOP, "latent_dims": (cartpole.PRESETS["closed-loop"]["latent_dim"],), "taus": (1.0,)},
+}
 
 
 def run(config: Config, run: Run) -> None:
@@ -76,6 +83,16 @@ def reevaluate(run_folder: Path | str, results: Path | str = "lab/results/cartpo
     members = members_of(read_record(run_folder))
     found = score_decoders(Path(run_folder) / "decoders", members, draws)
     return write_scores(Path(results) / "reevaluation.csv", found)
+
+
+def drive(run_folder: Path | str, results: Path | str) -> Path:
+    """The closed loops of a run's best decoders, from the states they are compared on; in closed_loop.csv."""
+    decoders = {member: f"{member.name}-best" for member in members_of(read_record(run_folder))}
+    controllers = {
+        member.name: with_the_papers_search(load_decoder(name, Path(run_folder) / "decoders"), member.tau)
+        for member, name in decoders.items()
+    }
+    return closed_loop.write_rows(Path(results) / "closed_loop.csv", controllers)
 
 
 def members_of(record: dict[str, Any]) -> list[Member]:

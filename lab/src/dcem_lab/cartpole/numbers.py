@@ -88,6 +88,42 @@ def _read_variants(root: Path, prefix: str = "") -> dict[tuple[int, float], Vari
     return found
 
 
+def closed_loop(results: Path) -> list[dict[str, str]]:
+    """What replanning after every step does; nothing where that has not been run."""
+    path = results / "cartpole" / "closed_loop.csv"
+    if not path.exists():
+        return []
+    return [
+        {
+            "controller": row["controller"],
+            "trajectories per plan": f"{int(row['trajectories']):,}",
+            f"gets up, of {row['states']}": row["get_up"],
+            "stays up": row["stay_up"],
+            "states like first states": f"{float(row['seen']):.0%}",
+            "median cost per step": row["median_cost_a_step"],
+        }
+        for row in read_rows(path)
+    ]
+
+
+def closed_loop_trainings(results: Path) -> list[dict[str, str]]:
+    """What a training on the states of the closed loop needs: a row per variant, figures seed by seed."""
+    rows = []
+    for path in sorted((results / "cartpole").glob("closed-loop*/closed_loop.csv")):
+        config = read_json(path.parent / "seed0" / "run.json")["config"]
+        found = read_rows(path)
+        rows.append(
+            {
+                "states": "of the closed loop" if config["fresh"] < 1 else "first ones alone",
+                "decoder sees the state": "yes" if config["conditioned"] else "no",
+                "updates": f"{config['updates']:,}",
+                f"the pole stays up, of {found[0]['states']}": ", ".join(row["stay_up"] for row in found),
+                "median cost per step": ", ".join(row["median_cost_a_step"] for row in found),
+            }
+        )
+    return rows
+
+
 # Curves and pictures
 
 

@@ -1,4 +1,4 @@
-"""The cartpole controllers that ship: the best decoder of each latent dimension, by name."""
+"""The cartpole controllers that ship, by name: the best of each latent dimension, and one that drives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPERIMENTS = ("cartpole", "cartpole-grid")
 
 
 def load(name: str, folder: Path | str = FOLDER) -> MPC:
-    """What `ship` saved: 'cartpole-2', 'cartpole-8' or 'cartpole-16'.
+    """What `ship` saved: 'cartpole-2', 'cartpole-8', 'cartpole-16' or 'cartpole-closed-loop'.
 
     >>> load("cartpole-2")(cartpole.validation_states(3)).actions.shape
     torch.Size([3, 20, 1])
@@ -32,12 +32,21 @@ def load(name: str, folder: Path | str = FOLDER) -> MPC:
         )
     decoder = Decoder(**info["decoder"])
     decoder.load_state_dict(weights)
-    return _controller(decoder, info["member"]["tau"])
+    return with_the_papers_search(decoder, info["member"]["tau"])
 
 
-def _controller(decoder: Decoder, tau: float) -> MPC:
-    """Embedded control as it was trained: DCEM with N=100, k=10, T=10."""
+def with_the_papers_search(decoder: Decoder, tau: float) -> MPC:
+    """Embedded control: DCEM with N=100, k=10, T=10, also where the updates of a training searched less."""
     return cartpole.controller(decoder, [tau], cartpole.Config(compile=False, device="cpu"))
+
+
+def drives(run_or_name: Path | str) -> bool:
+    """Was this run, or what ships under this name, trained on the states that its closed loop meets?"""
+    if (Path(run_or_name) / RECORD).exists():
+        training = read_record(run_or_name)["config"]
+    else:
+        training = pretrained.describe(str(run_or_name)).get("training", {})
+    return bool(training.get("fresh", 1) < 1)
 
 
 def is_one(run_or_name: Path | str) -> bool:
@@ -59,7 +68,7 @@ def find(run_or_name: Path | str) -> MPC:
         name = f"{member.name}-best"
     except (LookupError, TypeError, ValueError) as error:
         raise RunError(f"{folder} must have the config of a cartpole decoder ({error!r})") from error
-    return _controller(load_decoder(name, folder / "decoders"), member.tau)
+    return with_the_papers_search(load_decoder(name, folder / "decoders"), member.tau)
 
 
 def ship(
@@ -68,7 +77,7 @@ def ship(
     """Keep the best decoder of a run under a name; returns the files.
 
     Of a finished grid it is, for each latent dimension d, the one with the best validation cost at τ, which
-    is 1 unless given, under the name with -d behind it.
+    is 1 unless given, under the name with -d behind it if there are several dimensions.
     """
     config, last = read_record(run_folder)["config"], read_records(Path(run_folder) / LOG)[-1]
     grid = "taus" in config
@@ -89,6 +98,6 @@ def ship(
             "validation_cost": min(costs),
             "training": config,
         }
-        wanted = f"{name}-{dim}" if grid else name
+        wanted = f"{name}-{dim}" if grid and len(config["latent_dims"]) > 1 else name
         written.append(pretrained.save(wanted, info, decoder.state_dict(), folder))
     return written

@@ -12,8 +12,9 @@ from dcem.control.decoder import ACTIVATIONS
 class DecoderStack(nn.Module):
     """S decoders that share all but their weights and latent dimension; `MPC` takes it like one decoder.
 
-    Row s of z goes through decoder s. Where a decoder's latent space is smaller than the largest, it ignores
-    the numbers beyond, and no gradient reaches them.
+    Row s of z goes through decoder s, and row s of the state where decoders are conditioned on it. Where a
+    decoder's latent space is smaller than the largest, it ignores the numbers beyond, and no gradient reaches
+    them.
 
     >>> stack = DecoderStack([Decoder(d, horizon=20, action_dim=1) for d in (2, 8)])
     >>> stack(torch.zeros(2, 5, 8)).shape
@@ -30,25 +31,26 @@ class DecoderStack(nn.Module):
         super().__init__()
         first = decoders[0]
         for d in decoders:
-            if d.settings | {"latent_dim": 0} != first.settings | {"latent_dim": 0} or d.state_dim:
+            if d.settings | {"latent_dim": 0} != first.settings | {"latent_dim": 0}:
                 raise ValueError(
-                    "DecoderStack: decoders must differ in latent_dim alone and not depend on the state, "
+                    "DecoderStack: decoders must differ in latent_dim alone, "
                     f"got {first.settings} and {d.settings}"
                 )
         self.settings = [d.settings for d in decoders]
         self.latent_dim = max(d.latent_dim for d in decoders)
-        self.horizon, self.action_dim = first.horizon, first.action_dim
+        self.horizon, self.action_dim, self.state_dim = first.horizon, first.action_dim, first.state_dim
         self.activation = ACTIVATIONS[first.activation]()
         self.register_buffer("low", first.low.clone())
         self.register_buffer("high", first.high.clone())
         dims = torch.tensor([d.latent_dim for d in decoders])
         used = torch.arange(self.latent_dim) < dims.unsqueeze(-1)
-        self.register_buffer("used", used.unsqueeze(-1).to(first.low.dtype), persistent=False)
+        used = nn.functional.pad(used.to(first.low.dtype), (0, self.state_dim), value=1)
+        self.register_buffer("used", used.unsqueeze(-1), persistent=False)
         layers = [[layer for layer in d.net if isinstance(layer, nn.Linear)] for d in decoders]
-        self.weights = nn.ParameterList(  # (S, in, out) each
-            torch.stack([_padded(layer.weight.detach().mT, max(x.in_features for x in row)) for layer in row])
-            for row in zip(*layers, strict=True)
-        )
+        weights = [[layer.weight.detach().mT for layer in row] for row in layers]
+        for d, row in zip(decoders, weights, strict=True):
+            row[0] = _padded(row[0], d.latent_dim, self.latent_dim)
+        self.weights = nn.ParameterList(map(torch.stack, zip(*weights, strict=True)))  # (S, in, out) each
         self.biases = nn.ParameterList(  # (S, 1, out) each
             torch.stack([layer.bias.detach().unsqueeze(0) for layer in row])
             for row in zip(*layers, strict=True)
@@ -58,7 +60,13 @@ class DecoderStack(nn.Module):
         return len(self.settings)
 
     def forward(self, z: Tensor, state: Tensor | None = None) -> Tensor:
-        """z (S, ..., d) -> actions (S, ..., H, m)."""
+        """z (S, ..., d) -> actions (S, ..., H, m); with states (S, ..., s) where they are looked at."""
+        if self.state_dim:
+            if state is None:
+                raise ValueError(
+                    "DecoderStack: these decoders are conditioned on the state, which is missing"
+                )
+            z = torch.cat([z, state.expand(*z.shape[:-1], self.state_dim)], dim=-1)
         first, *others = self.weights
         y = torch.baddbmm(self.biases[0], z.flatten(1, -2), first * self.used)
         for weight, bias in zip(others, self.biases[1:], strict=True):
@@ -71,12 +79,14 @@ class DecoderStack(nn.Module):
         decoder = Decoder(**self.settings[s])
         linears = [layer for layer in decoder.net if isinstance(layer, nn.Linear)]
         with torch.no_grad():
-            for linear, weight, bias in zip(linears, self.weights, self.biases, strict=True):
-                linear.weight.copy_(weight[s, : linear.in_features].mT)
+            first, *others = (weight[s] for weight in self.weights)
+            first = first[self.used[s, :, 0] > 0]
+            for linear, weight, bias in zip(linears, [first, *others], self.biases, strict=True):
+                linear.weight.copy_(weight.mT)
                 linear.bias.copy_(bias[s, 0])
         return decoder
 
 
-def _padded(weight: Tensor, rows: int) -> Tensor:
-    """Zeros below a weight (in, out), up to so many rows."""
-    return torch.cat([weight, weight.new_zeros(rows - len(weight), weight.shape[1])])
+def _padded(weight: Tensor, used: int, rows: int) -> Tensor:
+    """Zeros after the first `used` rows of a weight (in, out), so that these and the zeros are `rows`."""
+    return torch.cat([weight[:used], weight.new_zeros(rows - used, weight.shape[1]), weight[used:]])

@@ -4,6 +4,10 @@
 
 τ = 0 is the paper's min-differentiation: vanilla CEM finds ẑ, and the decoder learns from the cost at ẑ as if
 ẑ were a constant. `dcem_lab.cartpole.grid` trains a whole ablation at once, with the same code.
+
+    dcem train cartpole preset=closed-loop
+
+trains on the states that the decoder's own closed loop meets, and validates it there.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from torch import Tensor
 from dcem import DCEM, MPC, Decoder, Gaussian, backward, capture
 from dcem.systems.cartpole import Cartpole
 from dcem_lab import pretrained
+from dcem_lab.cartpole.driving import Carts, LoopValidation
 from dcem_lab.cartpole.stack import DecoderStack
 from dcem_lab.runs import Run, require
 from dcem_lab.runs.settings import Settings, setting
@@ -34,10 +39,13 @@ class Training(Settings):
     """Everything that the members of an ablation share; the defaults are the paper's.
 
     updates: in all.
-    states_per_update: random initial states in an update.
+    states_per_update: states in an update.
+    fresh: share of them that are random initial ones; the others are where the last plans led by one step.
+    conditioned: the decoder sees the state as well.
     lr: learning rate of Adam.
     max_grad_norm: the most that a gradient's norm may be.
-    validate_every: updates between validations, which have the same states and noise each time.
+    validate_every: updates between validations, which have the same states and noise each time. Plans from
+        there are validated, or, where fresh < 1, the closed loop.
     validation_states: initial states in a validation.
     patience: validations without progress before the learning rate is halved.
     n_samples, n_elite, n_iters: of DCEM in the latent space.
@@ -49,6 +57,8 @@ class Training(Settings):
 
     updates: int = setting(100_000, least=1)
     states_per_update: int = setting(1, least=1)
+    fresh: float = setting(1.0, above=0, most=1)
+    conditioned: bool = False
     lr: float = setting(5e-4, above=0)
     max_grad_norm: float = setting(1.0, above=0)
     validate_every: int = setting(100, least=1)
@@ -99,7 +109,12 @@ SMALL: dict[str, object] = {
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": SMALL,
     "quick": {"updates": 200, "validate_every": 50, "compile": False},
-}
+    "closed-loop": {
+        "latent_dim": 4, "conditioned": True, "fresh": 0.12, "states_per_update": 16, "updates": 4000,
+        "lr": 1e-3, "hidden": (128, 128), "n_samples": 50, "n_elite": 5, "n_iters": 5,
+        "validate_every": 250, "validation_states": 50, "patience": 1, "compile": False,
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,28 +150,34 @@ def train(members: Sequence[Member], config: Training, run: Run) -> None:
     best = copy.deepcopy(stack)
     totals = torch.zeros(2, len(members), device=device)  # cost and gradient norm since the last validation
     tally: dict[str, Any] = {"summed": 0, "best_cost": torch.full((len(members),), torch.inf)}
-    validate = Validation(mpc, len(members), config)
+    carts = Carts(len(members), config.states_per_update, mpc.search_dim, config.fresh).to(device)
+    validate = (
+        Validation(mpc, len(members), config)
+        if config.fresh == 1
+        else LoopValidation(mpc, len(members), config.validation_states, device)
+    )
 
     @torch.enable_grad()
     def update() -> None:
-        states = Cartpole.initial_states(
-            len(members), config.states_per_update, generator=generator, device=device
-        )
-        cost = mpc(states, generator=generator).cost.mean(-1)  # (S,): rows are independent of each other
+        states, start = carts.next_states(generator)
+        plan = mpc(states, start=start, generator=generator)
+        assert plan.cost is not None
+        cost = plan.cost.mean(-1)  # (S,): rows are independent of each other
         gradients = torch.autograd.grad(cost.sum(), parameters)
         norm = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
         finite = norm.isfinite()  # one exploded gradient must not end a member
         optimizer.step([torch.where(finite.view(-1, 1, 1), g, 0.0) for g in gradients])
         totals.add_(torch.stack([cost.detach(), torch.where(finite, norm, 0.0)]))
+        carts.drive(states, plan)
 
-    captured = capture(
-        update, changes=[*parameters, *optimizer.buffers(), totals], generator=generator, compile=False
-    )
+    changes = [*parameters, *optimizer.buffers(), *carts.buffers(), totals]
+    captured = capture(update, changes=changes, generator=generator, compile=False)
     state: dict[str, Any] = {
         "decoders": stack,
         "best": best,
         "optimizer": optimizer,
         "plateau": plateau,
+        "carts": carts,
         "generator": generator,
         "totals": _InPlace(totals),
         "tally": tally,
@@ -187,7 +208,8 @@ def new_decoder(member: Member, config: Training) -> Decoder:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(member.seed)
         force = Cartpole().max_force
-        return Decoder(member.latent_dim, HORIZON, 1, -force, force, hidden=config.hidden)
+        seen = Cartpole.state_dim if config.conditioned else 0
+        return Decoder(member.latent_dim, HORIZON, 1, -force, force, hidden=config.hidden, state_dim=seen)
 
 
 def controller(decoder: Decoder | DecoderStack, taus: Sequence[float], config: Training) -> MPC:

@@ -24,6 +24,7 @@ _EXAMPLES = """\
   dcem eval cheetah-run --episodes 1                      weights that ship with the package
   dcem eval cheetah-run --samples 100 --elites 10         plan less, to see it on a small machine
   dcem eval RUN --table results/dmc/evaluations.csv       also for the report's comparison
+  dcem eval cartpole-closed-loop                          replans after every step: does the pole stay up?
   dcem eval --table results/dmc/evaluations.csv --merge other.csv --rename latent-dcem latent-dcem-T5
 """
 
@@ -42,10 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             "--controller full-cem-100, say"
         )
     if is_cartpole(given.what):
-        raise UsageError(
-            f"{given.what} must be a controller that acts step by step, and a cartpole decoder plans once: "
-            "`dcem play` films it, `dcem report` has its costs"
-        )
+        return _drive_cartpole(given)
     trained = load_trained(given)
     if given.table is not None:
         _check_table(given.table)
@@ -137,8 +135,44 @@ def _stopped(given: argparse.Namespace, path: Path, episodes: list[Episode]) -> 
     return INTERRUPTED
 
 
+def _drive_cartpole(given: argparse.Namespace) -> int:
+    """Replan after every step, from the states that everything about the cartpole is compared on."""
+    check_cartpole_options(_parser(), given, {"--episodes", "--csv"})
+    from dcem_lab.cartpole.closed_loop import drive, trajectories
+    from dcem_lab.cartpole.driving import stays_up
+    from dcem_lab.cartpole.shipped import find
+    from dcem_lab.pretrained import PretrainedError
+    from dcem_lab.runs.files import write_csv
+
+    try:
+        mpc = find(given.what)
+    except PretrainedError as error:
+        raise UsageError(str(error)) from error
+    driven = drive(mpc, given.episodes)
+    up, costs = stays_up(driven.states), driven.costs.mean(0)
+    path = given.csv or default_path(given.what, "evaluation.csv")
+    rows = zip(range(given.episodes), map(int, up), map("{:.4g}".format, costs.tolist()), strict=True)
+    write_csv(path, ["state", "stays_up", "cost_a_step"], rows)
+    print(f"the pole stays up from {int(up.sum())} of {given.episodes} states")
+    print(f"{trajectories(mpc):,} sampled trajectories per plan, median cost of a step {costs.median():.4f}")
+    print(f"\nevery state: {path}")
+    return DONE
+
+
+def check_cartpole_options(parser: Parser, given: argparse.Namespace, fit: set[str]) -> None:
+    """UsageError where options are given that a controller of the cartpole does not take."""
+    unfit = parser.changed_options(given).keys() - fit
+    if given.device == "cpu":  # where it is anyway
+        unfit -= {"--device"}
+    if unfit:
+        raise UsageError(
+            f"{', '.join(sorted(unfit))} must be left out for {given.what}: "
+            "a cartpole controller plans with the paper's search, on the CPU"
+        )
+
+
 def is_cartpole(what: str) -> bool:
-    """Does it name a decoder of the cartpole, which has no environment to play episodes in?"""
+    """Does it name a decoder of the cartpole, whose system is a function and no environment?"""
     try:
         from dcem_lab.cartpole.shipped import is_one
     except ModuleNotFoundError as error:

@@ -8,7 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcem_lab.commands.evaluate import add_common_options, default_path, is_cartpole, load_trained
+from dcem_lab.commands.evaluate import (
+    add_common_options,
+    check_cartpole_options,
+    default_path,
+    is_cartpole,
+    load_trained,
+)
 from dcem_lab.commands.exits import DONE, FAILED, UsageError
 from dcem_lab.commands.parser import Parser
 from dcem_lab.runs.progress import Progress
@@ -17,6 +23,7 @@ _EXAMPLES = """\
   dcem play runs/planet/best/seed0                     an episode of the best weights
   dcem play cheetah-run --samples 100 --elites 10      plan less, to see it sooner
   dcem play cartpole                                   embedded DCEM beside CEM (also: cartpole-2, -8, -16)
+  dcem play cartpole-closed-loop                       replanning after every step, beside the paper's
 """
 
 
@@ -45,14 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _play_cartpole(given: argparse.Namespace) -> int:
-    unfit = _parser().changed_options(given).keys() - {"--seed", "--output", "--fps"}
-    if given.device == "cpu":  # where it is played anyway
-        unfit -= {"--device"}
-    if unfit:
-        raise UsageError(
-            f"{', '.join(sorted(unfit))} must be left out for {given.what}: "
-            "a cartpole controller is played as it was trained, on the CPU"
-        )
+    check_cartpole_options(_parser(), given, {"--seed", "--output", "--fps"})
     from dcem_lab.cartpole.film import film
     from dcem_lab.pretrained import PretrainedError
 

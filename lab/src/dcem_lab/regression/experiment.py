@@ -35,6 +35,11 @@ class Method(enum.Enum):
     gd = "gd"
 
 
+class Schedule(enum.Enum):
+    plateau = "plateau"
+    cosine = "cosine"
+
+
 @dataclass(frozen=True)
 class Config(Settings):
     """Settings of the regression; the defaults are the paper's.
@@ -54,6 +59,7 @@ class Config(Settings):
     updates_per_point: updates on the same points, before each seed draws others.
     batch: points in an update.
     lr: learning rate of Adam.
+    schedule: of the learning rate: plateau, halved where progress ends, or cosine, to 0 at the last update.
     clip: the most that a gradient's norm may be.
     patience: measurements without progress before the learning rate is halved.
     eval_every: updates between measurements.
@@ -78,6 +84,7 @@ class Config(Settings):
     updates_per_point: int = setting(3, least=1)
     batch: int = setting(1, least=1)
     lr: float = setting(1e-3, above=0)
+    schedule: Schedule = Schedule.plateau
     clip: float = setting(1.0, above=0)
     patience: int = setting(20, least=1)
     eval_every: int = setting(200, least=1)
@@ -94,6 +101,7 @@ class Config(Settings):
 # The variants of the study, then small versions of it.
 PRESETS: dict[str, dict[str, object]] = {
     "dcem": {},
+    "dcem-60k": {"updates": 60_000, "schedule": Schedule.cosine},
     "gd": {"method": Method.gd},
     "gd-starts": {"method": Method.gd, "starts": 10},
     "gd-steps": {"method": Method.gd, "n_iters_spread": 5},
@@ -143,7 +151,10 @@ def run(config: Config, run: Run) -> None:
     for step in run.steps(config.updates, state):
         if step % config.eval_every == 0:
             error = mse()
-            optimizer.lr.mul_(plateau(error))
+            if config.schedule is Schedule.plateau:
+                optimizer.lr.mul_(plateau(error))
+            else:
+                optimizer.lr.fill_(config.lr * (1 + math.cos(math.pi * step / config.updates)) / 2)
             log(step, error)
         if step % config.updates_per_point == 0:
             shape = (config.seeds, config.batch, 1)

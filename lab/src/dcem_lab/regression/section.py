@@ -24,22 +24,21 @@ from dcem_lab.report.templates import part, render
 COMMAND = "dcem train regression preset=dcem"
 _ERRORS = Scale(1e-5, 1e3, log=True)  # DCEM runs away on an untrained energy, which has no minimum
 _X, _Y = Scale(0, 2 * np.pi), Scale(-7, 4)
-_WINDOW = 1000  # updates around the paper's that a training error is averaged over
 
 
 def section(sources: Sources) -> Section:
     try:
         variants = regression.read_variants(sources.results)
     except FileNotFoundError:
-        absent = [Claim(*_naming(name), _paper(name)) for name in regression.PAPER]
+        absent = [Claim(*_naming(name), regression.PAPER_MSE[name]) for name in regression.PAPER]
         return Section("regression", "Regression", part("not_run", COMMAND), absent)
-    claims = [_claim(variant) for variant in variants if variant.name in regression.PAPER]
+    claims = [_claim(variant) for variant in variants if variant.name in regression.BESIDE_PAPER]
     body = render(
         "regression/section.html",
         trained=variants[0].config["n_iters"],
         records=records_of(sources.results, variants),
         updates=paper.REGRESSION_UPDATES,
-        window=_WINDOW,
+        window=regression.WINDOW,
         sentences=regression.sentences(variants),
         curves=curves(variants),
         rows=regression.table(variants),
@@ -78,26 +77,24 @@ def records_of(results: Path, variants: Sequence[Variant]) -> dict[str, dict[str
 
 
 def _naming(name: str) -> tuple[str, str, str]:
-    return "Regression", regression.LABELS[name], "training MSE"
-
-
-def _paper(name: str) -> str:
-    return f"≈ {scientific(paper.REGRESSION_MSE[name])}".replace(".0e", "e")
+    return "Regression", regression.LABELS[name], f"training MSE at {paper.REGRESSION_UPDATES:,} updates"
 
 
 def _claim(variant: Variant) -> Claim:
-    near = np.abs(variant.steps - paper.REGRESSION_UPDATES) <= _WINDOW
-    if not near.any():
-        near = variant.steps == variant.steps[-1]
-    errors = np.exp(np.log(variant.curve[:, near]).mean(1))
+    errors = variant.trained_for()
     mean, low, high = log_interval(errors)
     return Claim(
         *_naming(variant.name),
-        _paper(variant.name),
+        regression.PAPER_MSE[variant.name],
         scientific(mean),
         str(len(errors)),
         f"[{scientific(low)}, {scientific(high)}]",
-        judge(errors, paper.REGRESSION_MSE[variant.name], lower_is_better=True, log=True),
+        judge(
+            errors,
+            paper.REGRESSION_MSE[regression.BESIDE_PAPER[variant.name]],
+            lower_is_better=True,
+            log=True,
+        ),
     )
 
 

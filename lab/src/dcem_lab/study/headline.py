@@ -11,7 +11,9 @@ from dcem_lab import paper
 from dcem_lab.cartpole import numbers as cartpole_numbers
 from dcem_lab.regression import numbers as regression
 from dcem_lab.report.documents import NOT_MEASURED
+from dcem_lab.report.formats import scientific
 from dcem_lab.report.sources import Sources, read_json, read_rows
+from dcem_lab.report.statistics import log_interval
 from dcem_lab.suite.numbers import Evaluation, read_evaluations
 
 _ROBOTS = {"cheetah-run": "Cheetah", "walker-walk": "Walker"}
@@ -38,18 +40,22 @@ def _row(what: str, here: str, beside: str, source: str) -> dict[str, str]:
 
 
 def _regression(results: Path) -> Iterator[dict[str, str]]:
-    here = beside = NOT_MEASURED
+    here = beside = error = NOT_MEASURED
     try:
         found = {variant.name: variant for variant in regression.read_variants(results)}
         here, beside = (f"{found[name].at_minimum.mean():.0%}" for name in ("dcem", "gd"))
+        after, last = (
+            scientific(log_interval(found["dcem"].trained_for(updates)).mean)
+            for updates in (paper.REGRESSION_UPDATES, found["dcem"].config["updates"])
+        )
+        error = f"{after}; {last} after {found['dcem'].config['updates']:,}"
     except (FileNotFoundError, KeyError):
         pass
-    yield _row(
-        "Regression with a learned energy: predictions that are minima of it",
-        here,
-        f"unrolled gradient descent: {beside}",
-        "lab/docs/regression.md",
-    )
+    source = "lab/docs/regression.md"
+    what = "Regression with a learned energy: predictions that are minima of it"
+    yield _row(what, here, f"unrolled gradient descent: {beside}", source)
+    what = f"The same: training error after {paper.REGRESSION_UPDATES:,} updates"
+    yield _row(what, error, f"the paper: {regression.PAPER_MSE['dcem']}", source)
 
 
 def _cartpole(results: Path) -> Iterator[dict[str, str]]:
@@ -60,8 +66,17 @@ def _cartpole(results: Path) -> Iterator[dict[str, str]]:
         here = f"{found['8', '1']:.2f} times"
     except FileNotFoundError:
         pass
+    source = "lab/docs/cartpole.md"
     what = "Cartpole swing-up in a latent space: improvement over CEM with three times the samples"
-    yield _row(what, here, f"the paper: {known:.2f} times", "lab/docs/cartpole.md")
+    yield _row(what, here, f"the paper: {known:.2f} times", source)
+    loops = {row["controller"]: row for row in cartpole_numbers.closed_loop(results)}
+    what = "Cartpole, replanned after every step: the pole stays up, of 100 states"
+    ours, cem = (_stays_up(loops.get(name)) for name in ("cartpole-closed-loop", cartpole_numbers.STRONG))
+    yield _row(what, ours, f"CEM over the forces: {cem}", source)
+
+
+def _stays_up(row: dict[str, str] | None) -> str:
+    return f"{row['stays up']}, {row['trajectories per plan']} trajectories per plan" if row else NOT_MEASURED
 
 
 def _control_suite(results: Path) -> Iterator[dict[str, str]]:

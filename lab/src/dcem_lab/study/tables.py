@@ -109,7 +109,7 @@ def _evaluations(sources: Sources, others: bool = True) -> Rows:
 def _regression(sources: Sources) -> Rows:
     rows = []
     for variant in regression.read_variants(sources.results):
-        if variant.config["method"] == "dcem":
+        if variant.config["method"] == "dcem" and variant.config.get("schedule", "plateau") == "plateau":
             errors, config = variant.error_at(variant.config["n_iters"]), variant.config
             rows.append(
                 {
@@ -144,17 +144,6 @@ def _spaces(sources: Sources) -> Rows:
     columns = ("controller", "trajectories", "cost", "cost on fresh states")
     rows = cartpole_numbers.baselines(cartpole_numbers.read(sources.results))
     return [{name: row[name] for name in columns} for row in rows if not row["controller"].startswith("CEM")]
-
-
-def _closed_loop(sources: Sources) -> Rows:
-    return [
-        {
-            "controller": row["controller"],
-            f"stays up, of {row['states']}": row["stay_up"],
-            "median cost per step": row["median_cost_a_step"],
-        }
-        for row in read_rows(sources.results / "cartpole" / "closed_loop.csv")
-    ]
 
 
 def _backward(sources: Sources) -> Rows:
@@ -229,7 +218,8 @@ TABLES: Tables = {
     "cartpole": _cartpole,
     "cem": _cem,
     "spaces": _spaces,
-    "closed-loop": _closed_loop,
+    "closed-loop": lambda sources: cartpole_numbers.closed_loop(sources.results),
+    "closed-loop-trainings": lambda sources: cartpole_numbers.closed_loop_trainings(sources.results),
     "backward": _backward,
     "gpu-targets": _gpu_targets,
     "differentiation": _differentiation,
