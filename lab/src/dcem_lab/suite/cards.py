@@ -42,7 +42,7 @@ def read_films(folder: Path) -> dict[Key, list[Film]]:
     found: dict[Key, list[Film]] = {}
     for path in sorted(folder.glob("*.json")):
         about = read_json(path)
-        key = about["task"].replace(".", "-"), CONTROLLER_OF[about["experiment"]]
+        key = about["task"].replace(".", "-"), about.get("controller") or CONTROLLER_OF[about["experiment"]]
         found.setdefault(key, []).append(Film(film(path.with_suffix(".mp4")), about["total"]))
     return {key: sorted(films, key=lambda one: -(one.total or 0)) for key, films in found.items()}
 
