@@ -32,7 +32,7 @@ def film(
 ) -> Episode:
     """Play the episode of a seed and write it as mp4, one frame per action; `each_step` is called after each.
 
-    What is in it (task, experiment, controller, seed, return, versions, machine) goes to a JSON file beside it.
+    What is in it (task, controller, seed, return, versions, machine, …) goes to a JSON file beside it.
     """
     environment = partial(trained.environment(), render_mode="rgb_array")
     _try_to_draw(environment())
