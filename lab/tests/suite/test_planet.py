@@ -278,6 +278,7 @@ def test_a_film_has_a_frame_an_action(
         assert film_reader.get_meta_data()["size"] == (48, 32)
     about = json.loads(path.with_suffix(".json").read_text())
     assert (about["task"], about["seed"], about["total"]) == ("plane", 0, episode.total)
+    assert about["controller"] == "full-cem"
 
 
 def test_what_cannot_be_drawn_is_not_filmed(
