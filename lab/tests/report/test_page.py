@@ -278,6 +278,12 @@ def test_pictures_then_verdicts_then_folded_sections(built, text):
     assert '<section id="quick"><details open>' in built  # that is what its reader asked for
 
 
+def test_it_opens_with_the_agents_that_are_filmed_and_all_their_seeds(text):
+    assert "mean returns are, seed by seed: hopper-hop 400, 500, 300." in text["case"]
+    assert "seed 1: 41 episodes, median 500" in text["case"] and "return 432" in text["case"]
+    assert "Returns of cheetah-run, plans with a value" in text["value"]  # without a film, below
+
+
 def test_runs_are_drawn_anew_before_their_episodes():
     """Two runs that differ: the interval of the median reaches from one to the other."""
     apart = {"a": np.full(50, 100.0), "b": np.full(50, 300.0)}

@@ -67,8 +67,8 @@ def stratified(
 ) -> Interval:
     """A statistic, over the last axis, of all samples of groups (S,); its bounds when each is drawn again.
 
-    >>> stratified([np.array([1.0, 1.0]), np.array([4.0])], interquartile_mean, 10).low
-    1.0
+    >>> stratified([np.array([1.0, 1.0]), np.array([4.0, 4.0])], interquartile_mean, 10)
+    Interval(mean=2.5, low=2.5, high=2.5)
     """
     random = np.random.default_rng(0)
     drawn = np.concatenate([random.choice(group, (resamples, len(group))) for group in groups], -1)

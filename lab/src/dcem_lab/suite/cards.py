@@ -26,6 +26,7 @@ LEGEND = (
     ("ink bar", "the paper's quartiles"),
     ("ink triangle", "one that is filmed"),
 )
+WITHOUT_PAPER = tuple(entry for entry in LEGEND if entry[0] != "ink bar")
 _RETURNS = Scale(0, 1000)
 
 Key = tuple[str, str]

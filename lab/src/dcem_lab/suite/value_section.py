@@ -20,7 +20,7 @@ from dcem_lab.suite.beside import (
     read_peers,
     returns_of,
 )
-from dcem_lab.suite.cards import LEGEND, Key, controller_cards, read_films
+from dcem_lab.suite.cards import WITHOUT_PAPER, Key, controller_cards, read_films
 from dcem_lab.suite.numbers import (
     DEFAULT,
     Evaluation,
@@ -32,9 +32,11 @@ from dcem_lab.suite.numbers import (
     training_rows,
 )
 from dcem_lab.suite.questions import agent_rows
+from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 from dcem_lab.suite.section import named, with_code, works_or_fails
 from dcem_lab.suite.value_numbers import episode_rows
 
+CONTROLLER = f"{CONTROLLER_OF['agent']}-value"
 COMMAND = "dcem train agent task=cheetah-run preset=best"
 ALWAYS, OTHERS = "TD-MPC2", 2  # drawn beside ours: this agent, and so many of the best others
 APART = 0.05  # seeds whose means differ by more than this share of the best one are said to differ
@@ -50,14 +52,14 @@ def section(sources: Sources) -> Section:
     evaluations = read_evaluations(results, "agent")
     films = read_films(results / "dmc" / "videos")
     cards = controller_cards(evaluations, films, {one.controller for one in evaluations})
-    opening = [key for key in cards if key in films]
+    opening = [key for key in cards if key in films and key[1] == CONTROLLER]
     tasks = list(dict.fromkeys(one.task for one in shown))
     body = render(
         "suite/value.html",
         command=COMMAND,
         curves=_curves(shown, peers),
         cards=[card for key, card in cards.items() if key not in opening],
-        legend=LEGEND[:2],
+        legend=WITHOUT_PAPER,
         episodes=episode_rows(evaluations),
         beside={
             task: beside_rows([one for one in shown if one.task == task], peers, seed_by_seed=True)
@@ -84,17 +86,17 @@ def section(sources: Sources) -> Section:
 
 
 def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> Markup:
-    """The filmed controllers, beside each other."""
+    """The agents that are filmed, beside each other."""
     found = [
-        f"{one.task} ({one.label}; mean return, seed by seed: "
-        f"{', '.join(f'{totals.mean():.0f}' for totals in one.runs.values())})"
+        f"{one.task} {', '.join(f'{totals.mean():.0f}' for totals in one.runs.values())}"
         for one in evaluations
         if (one.task, one.controller) in cards
     ]
     if not found:
         return Markup()
-    sentence = f"With a learned value at the end of the plan: {'; '.join(found)}."
-    return render("suite/opening.html", sentence=sentence, cards=list(cards.values()), legend=LEGEND[:2])
+    means = "; ".join(found)
+    sentence = f"With a learned value at the end of the plan, mean returns are, seed by seed: {means}."
+    return render("suite/opening.html", sentence=sentence, cards=list(cards.values()), legend=WITHOUT_PAPER)
 
 
 def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], peers: Peers) -> Iterator[str]:
