@@ -231,6 +231,8 @@ def write_agents(results: Path) -> None:
     write_rows(results / "agent" / "evaluations.csv", EPISODES, rows)
     published = [[*key, steps, returns] for key, found in PEERS.items() for steps, returns in found.items()]
     write_rows(results / "agent" / "peers.csv", ["agent", "task", "env_steps", "returns"], published)
+    about = {"TD-MPC2": {"repository": "https://example.org/tdmpc2", "commit": "abc", "files": "results"}}
+    (results / "agent" / "peers.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def write_planning(results: Path) -> None:

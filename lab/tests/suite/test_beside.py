@@ -9,6 +9,7 @@ import made_up
 from dcem_lab.suite.beside import (
     aggregate_rows,
     beside_rows,
+    peer_sources,
     ranked,
     read_peers,
     returns_of,
@@ -101,9 +102,10 @@ def test_without_a_file_there_are_no_published_agents(tmp_path, cheetah):
     assert len(beside_rows([cheetah], {})) == 1
 
 
-def test_every_published_return_is_one_of_the_control_suite():
-    peers = read_peers(Path(__file__).parents[2] / "results")
-    assert {"TD-MPC2", "SimbaV2", "BMPC"} <= set(peers)
+def test_every_published_return_is_one_of_the_control_suite_and_says_where_it_is_from():
+    results = Path(__file__).parents[2] / "results"
+    peers = read_peers(results)
+    assert [row["agent"] for row in peer_sources(results)] == list(peers)
     every = np.concatenate(
         [x for tasks in peers.values() for found in tasks.values() for x in found.values()]
     )

@@ -263,7 +263,8 @@ def test_one_episode_has_statistics_too() -> None:
 @pytest.fixture
 def plane() -> Trained:
     planner = PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
-    return Trained("plane", None, planner, RSSM(2, 2, RSSMConfig(hidden=8, width=8)))
+    model = RSSM(2, 2, RSSMConfig(hidden=8, width=8))
+    return Trained("plane", None, planner, model, experiment="planet")
 
 
 def test_a_film_has_a_frame_an_action(

@@ -36,6 +36,7 @@ def test_every_task_of_the_folder_has_its_panel_table_and_dots(results):
     text = words(body)
     assert "ours 2 160 320 480 640 800 – –" in text  # the cheetah
     assert "bins? value.values=two-hot 0 130 325 –" in text
+    assert "TD-MPC2 https://example.org/tdmpc2 abc results" in text
     assert "ours, two-hot" not in text  # it answers a question, and has no curve
 
 

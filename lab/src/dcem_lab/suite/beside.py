@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dcem_lab.report.sources import read_rows
+from dcem_lab.report.sources import read_json, read_rows
 from dcem_lab.report.statistics import interquartile_mean, optimality_gap, stratified
 from dcem_lab.suite.numbers import Training, evaluated, seed_of
 
@@ -36,6 +36,12 @@ def read_peers(results: Path) -> Peers:
         returns = np.array(row["returns"].split(), float)
         found.setdefault(row["agent"], {}).setdefault(row["task"], {})[int(row["env_steps"])] = returns
     return found
+
+
+def peer_sources(results: Path) -> Rows:
+    """Where the published returns were published."""
+    path = results / "agent" / "peers.json"
+    return [{"agent": agent} | about for agent, about in read_json(path).items()] if path.exists() else []
 
 
 def returns_of(curves: Sequence[Curve], steps: Sequence[int] = STEPS) -> Returns:

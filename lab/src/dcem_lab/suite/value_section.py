@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 
 import numpy as np
 from markupsafe import Markup
@@ -16,6 +17,7 @@ from dcem_lab.suite.beside import (
     Peers,
     aggregate_rows,
     beside_rows,
+    peer_sources,
     ranked,
     read_peers,
     returns_of,
@@ -40,7 +42,7 @@ CONTROLLER = f"{CONTROLLER_OF['agent']}-value"
 COMMAND = "dcem train agent task=cheetah-run preset=best"
 ALWAYS, OTHERS = "TD-MPC2", 2  # drawn beside ours: this agent, and so many of the best others
 APART = 0.05  # seeds whose means differ by more than this share of the best one are said to differ
-_COLORS = ("c1", "c2", "c3", "c4", "c5", "c6", "c7", "c1 dotted", "c2 dotted", "c3 dotted")
+_COLORS = [f"{color}{dots}" for dots in ("", " dotted") for color in ("c1", "c2", "c3", "c4", "c6", "c7")]
 _RETURNS = Scale(0, MOST)
 
 
@@ -67,6 +69,7 @@ def section(sources: Sources) -> Section:
         },
         overall=aggregate_rows([one for one in shown if one.preset == DEFAULT], peers),
         most=MOST,
+        published=peer_sources(results),
         questions=with_code(agent_rows(results)),
         runs=named(training_rows(trainings), "task", "variant", "seed"),
         records={
@@ -96,7 +99,9 @@ def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> 
         return Markup()
     means = "; ".join(found)
     sentence = f"With a learned value at the end of the plan, mean returns are, seed by seed: {means}."
-    return render("suite/opening.html", sentence=sentence, cards=list(cards.values()), legend=WITHOUT_PAPER)
+    return render(
+        "suite/opening.html", sentence=sentence, cards=list(cards.values()), legend=WITHOUT_PAPER[:2]
+    )
 
 
 def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], peers: Peers) -> Iterator[str]:
@@ -127,7 +132,7 @@ def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], p
 def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
     """A panel per task: ours with the range of its seeds, and published agents as far as we came."""
     panels = []
-    colors = dict(zip(peers, _COLORS, strict=False))
+    colors = dict(zip(peers, cycle(_COLORS), strict=False))
     for task in dict.fromkeys(one.task for one in trainings):
         group = [one for one in trainings if one.task == task]
         ours = [_ours(one, f"c0{' dotted' * (i > 0)}") for i, one in enumerate(group)]
