@@ -125,6 +125,7 @@ QUESTIONS = {
         "full-cem": "full CEM",
         "latent-dcem": "latent DCEM",
         "latent-dcem-ppo": "latent DCEM + PPO",
+        "full-cem-value": "plans with a value",
     },
     "planet": [
         {"run": "planet/cheetah-run-best", "question": "to compare with", "changed": "", "charted": True},
@@ -133,6 +134,10 @@ QUESTIONS = {
     "paper-preset": [
         {"run": "planet/cheetah-run-paper", "question": "to compare with", "changed": "", "charted": True},
         {"run": "planet/cheetah-run-paper-gelu", "question": "GELU?", "changed": "model.activation=gelu"},
+    ],
+    "agent": [
+        {"run": "agent/cheetah-run", "question": "to compare with", "changed": "", "charted": True},
+        {"run": "agent/cheetah-run-two-hot", "question": "bins?", "changed": "value.values=two-hot"},
     ],
     "finetuned": [
         {"task": "cheetah-run", "before": "latent-dcem", "after": "latent-dcem-ppo", "training": "seed 0"}
@@ -184,6 +189,54 @@ def write_evaluations(results: Path) -> None:
         for episode, total in enumerate((median + np.linspace(-50, 50, 101)).tolist())
     ]
     write_rows(results / "dmc" / "evaluations.csv", EPISODES, rows)
+
+
+# By task and variant, what each seed reaches after 500,000 steps.
+AGENTS = {
+    ("cheetah-run", ""): (900, 700),
+    ("hopper-hop", ""): (400, 500, 300),
+    ("cheetah-run", "-two-hot"): (650,),
+}
+# By agent, task and steps, what each of its seeds returned; B published means alone.
+PEERS = {
+    ("TD-MPC2", "cheetah-run"): {
+        100_000: "518 520 519",
+        500_000: "756 760 758",
+        1_000_000: "844",
+        2_000_000: "860",
+    },
+    ("TD-MPC2", "hopper-hop"): {100_000: "10 20 30", 500_000: "200 220 210"},
+    ("A", "cheetah-run"): {100_000: "300 310", 500_000: "810 830"},
+    ("B", "cheetah-run"): {100_000: "200", 500_000: "600"},
+    ("B", "hopper-hop"): {100_000: "100", 500_000: "450"},
+    ("C", "cheetah-run"): {100_000: "1 2", 500_000: "3 4"},
+}
+
+
+def write_agents(results: Path) -> None:
+    """Agents with a value, whose returns rise in proportion to their steps, and published ones."""
+    columns = ["env_steps", "updates", "seconds", "return", "eval_mean", "eval_median", "value"]
+    for (task, variant), tops in AGENTS.items():
+        for seed, top in enumerate(tops):
+            folder = results / "agent" / f"{task}{variant}" / f"seed{seed}"
+            rows = [
+                [steps + 48, steps // 4, steps / 100, "", top * steps / 5e5, top * steps / 5e5, 3]
+                for steps in range(50_000, 500_001, 50_000)
+            ]
+            write_rows(folder / "curve.csv", columns, rows)
+            write_record(folder, seed=seed, wall_seconds=600, config={"task": task})
+    rows = [
+        [task, "full-cem-value", f"{task}-value/seed{seed}", 152, 6, episode, top + episode - 20]
+        for (task, variant), tops in AGENTS.items()
+        for seed, top in enumerate(tops)
+        for episode in range(41)
+        if not variant
+    ]
+    write_rows(results / "agent" / "evaluations.csv", EPISODES, rows)
+    published = [[*key, steps, returns] for key, found in PEERS.items() for steps, returns in found.items()]
+    write_rows(results / "agent" / "peers.csv", ["agent", "task", "env_steps", "returns"], published)
+    about = {"TD-MPC2": {"repository": "https://example.org/tdmpc2", "commit": "abc", "files": "results"}}
+    (results / "agent" / "peers.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def write_planning(results: Path) -> None:

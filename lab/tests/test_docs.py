@@ -63,6 +63,7 @@ def test_the_readme_s_table_follows_the_files(tmp_path):
         "lab/results/regression",
         "lab/results/cartpole",
         "lab/results/dmc",
+        "lab/results/agent",
         "benchmarks/results",
         "lab/benchmarks/gpu/results",
     ):
@@ -86,6 +87,10 @@ def test_the_readme_s_table_follows_the_files(tmp_path):
     with (tmp_path / "lab/results/dmc/evaluations.csv").open("a") as table:
         table.write("walker-walk,latent-dcem-ppo-seed-1,b,100,10,0,700.0\n")
     assert "return | 2 seeds: medians 814, 700; means 814, 700 |" in rewritten(text, tmp_path)
+    shutil.rmtree(tmp_path / "lab/results/agent")
+    made_up.write_agents(tmp_path / "lab/results")
+    expected = "learned value: return after 500,000 steps | 2 seeds: means 900, 700 | A: 820, TD-MPC2: 758 |"
+    assert expected in rewritten(text, tmp_path)
 
 
 @pytest.mark.parametrize(

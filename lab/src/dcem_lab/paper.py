@@ -1,6 +1,6 @@
-"""The numbers that others published, all of them: the paper's, and those of other agents on its tasks.
+"""The numbers of the paper.
 
-The paper's were decoded from its vector graphics, except where a comment says that they were read by eye.
+They were decoded from its vector graphics, except where a comment says that they were read by eye.
 """
 
 from __future__ import annotations
@@ -43,15 +43,4 @@ DMC_RETURNS = {
     ("walker-walk", "full-cem"): Quartiles(920, 953, 972),
     ("walker-walk", "latent-dcem"): Quartiles(761, 861, 916),
     ("walker-walk", "latent-dcem-ppo"): Quartiles(843, 892, 928),
-}
-
-# Seed means of other agents that see the same state, from their published tables.
-OTHER_STEPS = (100_000, 500_000, 1_000_000, 2_000_000)
-OTHER_RETURNS = {
-    ("cheetah-run", "TD-MPC2"): (519, 758, 844, 860),
-    ("cheetah-run", "DreamerV3"): (336, 494, 638, 649),
-    ("cheetah-run", "SAC"): (310, 595, 730, 764),
-    ("walker-walk", "TD-MPC2"): (962, 979, 980, 984),
-    ("walker-walk", "DreamerV3"): (630, 878, 821, 927),
-    ("walker-walk", "SAC"): (708, 953, 957, 966),
 }

@@ -36,11 +36,14 @@ def sources(tmp_path_factory) -> Sources:
     made_up.write_trainings(results)
     made_up.write_evaluations(results)
     made_up.write_planning(results)
-    for film in ("cartpole/videos/cartpole.mp4", "dmc/videos/cheetah-run.mp4"):
-        (results / film).parent.mkdir()
+    made_up.write_agents(results)
+    for film in ("cartpole/videos/cartpole.mp4", "dmc/videos/cheetah-run.mp4", "dmc/videos/hopper-hop.mp4"):
+        (results / film).parent.mkdir(exist_ok=True)
         shutil.copy(FILM, results / film)
     about = {"task": "cheetah-run", "experiment": "embed", "seed": 3, "total": 123.4}
     (results / "dmc" / "videos" / "cheetah-run.json").write_text(json.dumps(about), encoding="utf-8")
+    about = {"task": "hopper-hop", "experiment": "agent", "controller": "full-cem-value", "total": 432.1}
+    (results / "dmc" / "videos" / "hopper-hop.json").write_text(json.dumps(about), encoding="utf-8")
     made_up.write_cpu_benchmark(root / "benchmarks" / "results")
     made_up.write_gpu_benchmark(root / "lab" / "benchmarks" / "gpu" / "results")
     shutil.copytree(ROOT / "lab" / "docs", root / "lab" / "docs")

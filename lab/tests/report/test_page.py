@@ -98,6 +98,11 @@ STEPS = "500000,125000,5000.0,,"
         ("results/dmc/evaluations.csv", f"{EPISODE}500.0", f"{EPISODE}549.5", "dmc", "501 ["),
         ("results/planet/cheetah-run-best/seed0/curve.csv", f"{STEPS}150", f"{STEPS}170", "dmc", "160"),
         ("results/embed/cheetah-run-T5/seed0/curve.csv", "345", "432", "dmc", "432, 40,000"),
+        ("results/agent/evaluations.csv", "cheetah-run-value/seed1,152,6,0,680",
+         "cheetah-run-value/seed1,152,6,0,671", "value", "671"),
+        ("results/agent/peers.csv", "B,hopper-hop,100000,100", "B,hopper-hop,100000,234", "value", "234"),
+        ("results/agent/cheetah-run-two-hot/seed0/run.json", '"wall_seconds": 600', '"wall_seconds": 7260',
+         "value", "2 h"),
         ("results/embed/cheetah-run-T5/seed0/run.json", '"step": 44', '"step": 99', "dmc", "20%"),
         ("results/dmc/planning.csv", "2345.6", "1987.6", "dmc", "1,988 ms"),
         ("lab/benchmarks/gpu/results/loop.csv", ",15,", ",17,", "speed", "17.00 (85%)"),
@@ -162,10 +167,21 @@ def test_every_section_has_its_results(text, sources):
 def test_an_empty_folder_makes_a_page_that_says_so(tmp_path):
     content = study.build_page(Sources(tmp_path, tmp_path))
     text = Text(content).sections
-    assert set(text) >= {"case", "what", "summary", "regression", "cartpole", "dmc", "speed", "limits"}
+    assert set(text) >= {
+        "case",
+        "what",
+        "summary",
+        "regression",
+        "cartpole",
+        "dmc",
+        "value",
+        "speed",
+        "limits",
+    }
     assert "quick" not in text
     for name, command in (("regression", "dcem train regression"), ("cartpole", "dcem train cartpole-grid"),
-                          ("dmc", "dcem train planet"), ("speed", "make bench")):  # fmt: skip
+                          ("dmc", "dcem train planet"), ("value", "dcem train agent"),
+                          ("speed", "make bench")):  # fmt: skip
         assert "Not run yet" in text[name] and command in text[name], name
     assert "0 have been measured here" in text["summary"]
     assert text["summary"].count("not run yet") == 11
@@ -250,15 +266,22 @@ def test_the_rule_of_the_verdicts_is_on_the_page(text):
     assert "two groups of at least 5% each" in claims.RULE and "less than half of the median" in claims.RULE
 
 
-def test_three_pictures_then_verdicts_then_folded_sections(built, text):
-    marks = 'id="regression-explorer"', 'id="cartpole-explorer"', "<video", 'id="summary"', 'id="what"'
+def test_pictures_then_verdicts_then_folded_sections(built, text):
+    marks = ('id="regression-explorer"', 'id="cartpole-explorer"', "<video", "Returns of hopper-hop",
+             'id="summary"', 'id="what"')  # fmt: skip
     order = [built.index(words) for words in marks]
     assert order == sorted(order)
     assert text["case"].count("answers lie at a minimum") == 1
     assert not re.search(r"run0|seed0|-T5|dcem train", text["case"] + text["summary"])  # no names of runs
-    for name in ("what", "regression", "cartpole", "dmc", "speed", "limits"):
+    for name in ("what", "regression", "cartpole", "dmc", "value", "speed", "limits"):
         assert re.search(rf'<section id="{name}"><details>\s*<summary><h2>', built), name
     assert '<section id="quick"><details open>' in built  # that is what its reader asked for
+
+
+def test_it_opens_with_the_agents_that_are_filmed_and_all_their_seeds(text):
+    assert "mean returns are, seed by seed: hopper-hop 400, 500, 300." in text["case"]
+    assert "seed 1: 41 episodes, median 500" in text["case"] and "return 432" in text["case"]
+    assert "Returns of cheetah-run, plans with a value" in text["value"]  # without a film, below
 
 
 def test_runs_are_drawn_anew_before_their_episodes():
@@ -287,14 +310,8 @@ def test_curves_are_read_at_the_steps_of_others(sources, text):
     assert (cheetah.task, cheetah.preset, len(cheetah.curves)) == ("cheetah-run", "best", 2)
     table = text["dmc"]
     assert "ours, best 2 30 150 300 600" in table  # means over two seeds, one apart
-    assert "TD-MPC2 published 519 758 844 860" in table
-
-
-def test_a_seed_that_did_not_come_so_far_is_left_out_of_the_mean(sources):
-    cheetah, _ = dmc.read_trainings(sources.results / "planet")
-    first = {name: values[:12] for name, values in cheetah.curves[0].items()}  # to 1,100,000
-    row = dmc._at_steps(replace(cheetah, curves=[first, cheetah.curves[1]]))
-    assert (row["1,000,000"], row["2,000,000"]) == ("300", "601 (1 of 2 seeds)")
+    assert "TD-MPC2 3 519 758 844 (1 of 3 seeds) 860 (1 of 3 seeds)" in table
+    assert "B their mean 200 600 – –" in table
 
 
 def test_a_run_that_goes_on_from_another_is_not_counted_by_its_own_steps(sources):
@@ -304,7 +321,7 @@ def test_a_run_that_goes_on_from_another_is_not_counted_by_its_own_steps(sources
     phase = dmc._phase("planet", sources.results, trainings)
     assert "ours, best" in phase["curves"] and "ours, annealed" not in phase["curves"]
     assert "cheetah-run, annealed, 0" in [row["task, variant, seed"] for row in phase["runs"]]
-    assert "ours, annealed" not in str(dmc._beside_others(trainings))
+    assert "ours, annealed" not in str(dmc._beside_others(sources.results, trainings))
 
 
 def test_a_single_evaluation_can_be_seen(sources):

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dcem_lab.report.claims import Verdict, beside, judge, qualified
-from dcem_lab.report.statistics import Interval, bootstrap, interval, log_interval, two_humps
+from dcem_lab.report.statistics import (
+    Interval,
+    bootstrap,
+    interquartile_mean,
+    interval,
+    log_interval,
+    optimality_gap,
+    stratified,
+    two_humps,
+)
 
 
 def test_intervals_cover_the_mean_as_often_as_they_say():
@@ -114,3 +123,24 @@ BETTER, WORSE = Verdict("better", "good"), Verdict("worse", "bad")
 )  # fmt: skip
 def test_a_verdict_says_what_the_median_hides(verdict, seeds, words, tone, note):
     assert qualified(verdict, *seeds) == (words, tone, note)
+
+
+def test_the_interquartile_mean_is_that_of_the_middle_half():
+    random = np.random.default_rng(0)
+    samples = random.normal(size=(3, 40))
+    expected = np.sort(samples)[:, 10:30].mean(-1)
+    np.testing.assert_allclose(interquartile_mean(samples), expected)
+    samples[:, samples.argmax(-1)] = 1e9
+    assert (interquartile_mean(samples) < 10).all()
+
+
+def test_the_gap_counts_what_is_missing_and_nothing_beyond():
+    assert optimality_gap(np.array([[1000.0, 2000.0], [0.0, 500.0]]), 1000).tolist() == [0, 750]
+
+
+def test_samples_are_drawn_again_within_their_group():
+    """Drawn from both groups together, some would miss one of them, and the mean would vary."""
+    groups = [np.zeros(3), np.full(3, 10.0)]
+    assert stratified(groups, lambda x: x.mean(-1), 200) == (5, 5, 5)
+    value, low, high = stratified([np.array([0.0, 10.0]), np.full(2, 10.0)], lambda x: x.mean(-1), 500)
+    assert (value, low, high) == (7.5, 5, 10)

@@ -263,7 +263,8 @@ def test_one_episode_has_statistics_too() -> None:
 @pytest.fixture
 def plane() -> Trained:
     planner = PlannerConfig(samples=4, elites=2, iterations=1, horizon=1)
-    return Trained("plane", None, planner, RSSM(2, 2, RSSMConfig(hidden=8, width=8)))
+    model = RSSM(2, 2, RSSMConfig(hidden=8, width=8))
+    return Trained("plane", None, planner, model, experiment="planet")
 
 
 def test_a_film_has_a_frame_an_action(
@@ -278,6 +279,7 @@ def test_a_film_has_a_frame_an_action(
         assert film_reader.get_meta_data()["size"] == (48, 32)
     about = json.loads(path.with_suffix(".json").read_text())
     assert (about["task"], about["seed"], about["total"]) == ("plane", 0, episode.total)
+    assert about["controller"] == "full-cem"
 
 
 def test_what_cannot_be_drawn_is_not_filmed(

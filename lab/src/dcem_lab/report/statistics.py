@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +62,39 @@ def bootstrap(samples: np.ndarray, statistic: Callable[..., Any], resamples: int
     return Interval(value, float(low), float(high))
 
 
+def stratified(
+    groups: Sequence[np.ndarray], statistic: Callable[[np.ndarray], np.ndarray], resamples: int
+) -> Interval:
+    """A statistic, over the last axis, of all samples of groups (S,); its bounds when each is drawn again.
+
+    >>> stratified([np.array([1.0, 1.0]), np.array([4.0, 4.0])], interquartile_mean, 10)
+    Interval(mean=2.5, low=2.5, high=2.5)
+    """
+    random = np.random.default_rng(0)
+    drawn = np.concatenate([random.choice(group, (resamples, len(group))) for group in groups], -1)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(statistic(drawn), [tail, 1 - tail]).tolist()
+    return Interval(float(statistic(np.concatenate(groups))), low, high)
+
+
+def interquartile_mean(samples: np.ndarray) -> np.ndarray:
+    """The mean of the middle half of samples (..., S), which an outlier does not move.
+
+    >>> float(interquartile_mean(np.array([0.0, 4.0, 6.0, 1000.0])))
+    5.0
+    """
+    return np.asarray(stats.trim_mean(samples, 0.25, axis=-1))
+
+
+def optimality_gap(samples: np.ndarray, best: float) -> np.ndarray:
+    """What samples (..., S) miss of the best there is, on average; more than the best makes up for nothing.
+
+    >>> float(optimality_gap(np.array([900.0, 700.0, 1400.0, 1000.0]), best=1000))
+    100.0
+    """
+    return np.maximum(best - samples, 0).mean(-1)
+
+
 class Humps(NamedTuple):
     """Two groups of samples with a valley between them: the size and the median of each."""
 
@@ -69,6 +102,11 @@ class Humps(NamedTuple):
     low: float
     n_high: int
     high: float
+
+    @property
+    def fails(self) -> bool:
+        """Whether the lower group has failed beside the upper one, and is not only a little lower."""
+        return self.low < FAILED * self.high
 
     def __str__(self) -> str:
         return f"{self.n_low} around {self.low:.0f}, {self.n_high} around {self.high:.0f}"

@@ -13,8 +13,9 @@ from dcem_lab.report import page
 from dcem_lab.report.sources import Sources
 from dcem_lab.study import intro, limits, quick, speed
 from dcem_lab.suite import section as suite
+from dcem_lab.suite import value_section as value
 
-SECTIONS = (intro, quick, regression, cartpole, suite, speed)
+SECTIONS = (intro, quick, regression, cartpole, suite, value, speed)
 
 
 def write_page(out: Path, sources: Sources) -> Path:

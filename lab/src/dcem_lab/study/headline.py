@@ -14,7 +14,9 @@ from dcem_lab.report.documents import NOT_MEASURED
 from dcem_lab.report.formats import scientific
 from dcem_lab.report.sources import Sources, read_json, read_rows
 from dcem_lab.report.statistics import log_interval
+from dcem_lab.suite.beside import ranked, read_peers, returns_of
 from dcem_lab.suite.numbers import Evaluation, read_evaluations
+from dcem_lab.suite.value_numbers import main_trainings
 
 _ROBOTS = {"cheetah-run": "Cheetah", "walker-walk": "Walker"}
 _CONTROLLERS = {
@@ -29,6 +31,7 @@ def rows(sources: Sources) -> list[dict[str, str]]:
         *_regression(sources.results),
         *_cartpole(sources.results),
         *_control_suite(sources.results),
+        *_with_a_value(sources.results),
         *_speed(sources.benchmarks),
         *_gpu_speed(sources.gpu_benchmarks),
     ]
@@ -90,6 +93,24 @@ def _control_suite(results: Path) -> Iterator[dict[str, str]]:
                 f"the paper: median {known:.0f}",
                 "lab/docs/control-suite.md",
             )
+
+
+def _with_a_value(results: Path) -> Iterator[dict[str, str]]:
+    """Means of the seeds where the training ends, beside published agents after as many steps."""
+    found = {training.task: returns_of(training.curves) for training in main_trainings(results)}
+    peers = read_peers(results)
+    for task, robot in _ROBOTS.items():
+        here = beside = NOT_MEASURED
+        steps = ""
+        if returns := found.get(task):
+            at = max(returns)
+            steps = f" after {at:,} steps"
+            here = f"{len(returns[at])} seeds: means {', '.join(f'{mean:.0f}' for mean in returns[at])}"
+            known = ranked(task, at, peers)
+            names = dict.fromkeys([*known][:1] + ["TD-MPC2"] * ("TD-MPC2" in known))
+            beside = ", ".join(f"{agent}: {known[agent]:.0f}" for agent in names) or NOT_MEASURED
+        what = f"{robot}, plans that end in a learned value: return{steps}"
+        yield _row(what, here, beside, "lab/docs/agents-with-a-value.md")
 
 
 def _returns(task: str, controller: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:

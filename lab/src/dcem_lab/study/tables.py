@@ -16,8 +16,9 @@ from dcem_lab.report.formats import duration
 from dcem_lab.report.sources import Sources, read_rows
 from dcem_lab.study import headline
 from dcem_lab.study.speed import loop_rows
-from dcem_lab.suite import questions, starts
+from dcem_lab.suite import questions, starts, value_numbers
 from dcem_lab.suite import section as suite_section
+from dcem_lab.suite.beside import aggregate_rows, read_peers
 from dcem_lab.suite.numbers import (
     Training,
     label_of,
@@ -101,6 +102,12 @@ def _evaluations(sources: Sources, others: bool = True) -> Rows:
             }
         )
     return rows
+
+
+def _agents_overall(sources: Sources) -> Rows:
+    """Interquartile means over all tasks."""
+    trainings = value_numbers.main_trainings(sources.results)
+    return aggregate_rows(trainings, read_peers(sources.results)).get("interquartile mean", [])
 
 
 # Choosing settings
@@ -209,6 +216,10 @@ TABLES: Tables = {
     "ppo-questions": lambda sources: questions.ppo_rows(sources.results),
     "starts": lambda sources: starts.start_rows(sources.results),
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
+    "agents": lambda sources: value_numbers.task_rows(sources.results),
+    "agents-overall": _agents_overall,
+    "agent-episodes": lambda sources: value_numbers.episode_rows(read_evaluations(sources.results, "agent")),
+    "agent-questions": lambda sources: questions.agent_rows(sources.results),
     "loop": lambda sources: loop_rows(sources),
     "returns": lambda sources: _evaluations(sources, others=False),
     "evaluations": _evaluations,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import read_json
 from dcem_lab.report.statistics import FAILED
 from dcem_lab.report.templates import part
-from dcem_lab.suite.numbers import CONTROLLERS, Evaluation, other_seeds
+from dcem_lab.suite.numbers import CONTROLLERS, Evaluation, other_seeds, seed_of
 from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 
 LEGEND = (
@@ -26,6 +26,7 @@ LEGEND = (
     ("ink bar", "the paper's quartiles"),
     ("ink triangle", "one that is filmed"),
 )
+WITHOUT_PAPER = tuple(entry for entry in LEGEND if entry[0] != "ink bar")
 _RETURNS = Scale(0, 1000)
 
 Key = tuple[str, str]
@@ -42,16 +43,18 @@ def read_films(folder: Path) -> dict[Key, list[Film]]:
     found: dict[Key, list[Film]] = {}
     for path in sorted(folder.glob("*.json")):
         about = read_json(path)
-        key = about["task"].replace(".", "-"), CONTROLLER_OF[about["experiment"]]
+        key = about["task"].replace(".", "-"), about.get("controller") or CONTROLLER_OF[about["experiment"]]
         found.setdefault(key, []).append(Film(film(path.with_suffix(".mp4")), about["total"]))
     return {key: sorted(films, key=lambda one: -(one.total or 0)) for key, films in found.items()}
 
 
 def controller_cards(
-    evaluations: Sequence[Evaluation], films: Mapping[Key, Sequence[Film]]
+    evaluations: Sequence[Evaluation],
+    films: Mapping[Key, Sequence[Film]],
+    controllers: Collection[str] = CONTROLLERS,
 ) -> dict[Key, Markup]:
-    """Of the paper's controllers."""
-    shown = {(one.task, one.controller): one for one in evaluations if one.controller in CONTROLLERS}
+    """Of these controllers, the paper's unless others are named."""
+    shown = {(one.task, one.controller): one for one in evaluations if one.controller in controllers}
     return {key: _card(one, evaluations, films.get(key, ())) for key, one in shown.items()}
 
 
@@ -62,22 +65,23 @@ def newest(evaluations: Sequence[Evaluation]) -> dict[Key, Evaluation]:
 
 
 def _card(one: Evaluation, evaluations: Sequence[Evaluation], films: Sequence[Film]) -> Markup:
-    first, *others = map(_dots, (one, *other_seeds(one, evaluations)))
-    first = replace(
-        first,
-        known=paper.DMC_RETURNS.get((one.task, one.controller)),
-        marked=[film.total for film in films if film.total is not None],
-    )
+    first, *others = (row for each in (one, *other_seeds(one, evaluations)) for row in _dots(each))
+    # Of several runs, a film does not say which one it is of.
+    marked = [film.total for film in films if film.total is not None and len(one.runs) == 1]
+    first = replace(first, known=paper.DMC_RETURNS.get((one.task, one.controller)), marked=marked)
     shown = [(film.address, _caption(film.total, first.low)) for film in films]
     title = f"{one.task}, {one.label}"
     chart = dots(f"Returns of {title}", [first, *others], _RETURNS, "return of an episode")
     return panel(title, part("films", shown) + chart)
 
 
-def _dots(one: Evaluation) -> Dots:
-    median = float(np.median(one.totals))
-    which = "another seed: " if "-seed-" in one.controller else ""
-    return Dots(f"{which}{len(one.totals)} episodes, median {median:.0f}", one.totals, FAILED * median)
+def _dots(one: Evaluation) -> Iterator[Dots]:
+    """A row for each run."""
+    for run, totals in one.runs.items():
+        median = float(np.median(totals))
+        which = "another seed: " if "-seed-" in one.controller else ""
+        which = f"seed {seed_of(run)}: " if len(one.runs) > 1 else which
+        yield Dots(f"{which}{len(totals)} episodes, median {median:.0f}", totals, FAILED * median)
 
 
 def _caption(total: float | None, low: float) -> str:

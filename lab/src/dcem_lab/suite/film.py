@@ -17,6 +17,7 @@ from dcem_lab.runs import facts
 from dcem_lab.runs.files import write_bytes
 from dcem_lab.suite.agents import Episode
 from dcem_lab.suite.evaluate import play
+from dcem_lab.suite.results import controller_of
 from dcem_lab.suite.trained import Trained
 
 _COMPRESSION = "30"  # of x264: a 20 s film of 320×240 takes about 200 kB
@@ -31,7 +32,7 @@ def film(
 ) -> Episode:
     """Play the episode of a seed and write it as mp4, one frame per action; `each_step` is called after each.
 
-    What is in it (task, experiment, seed, return, versions, machine) goes to a JSON file beside it.
+    What is in it (task, controller, seed, return, versions, machine, …) goes to a JSON file beside it.
     """
     environment = partial(trained.environment(), render_mode="rgb_array")
     _try_to_draw(environment())
@@ -44,7 +45,12 @@ def film(
             trained, 1, seed, n_envs=1, each_step=each_step,
             environment=lambda: _Filmed(environment(), writer.append_data),
         )  # fmt: skip
-    about = {"task": trained.task, "experiment": trained.experiment, **episode._asdict(), **facts.here()}
+    what = {
+        "task": trained.task,
+        "experiment": trained.experiment,
+        "controller": controller_of(trained),
+    }
+    about = {**what, **episode._asdict(), **facts.here()}
     write_bytes(path.with_suffix(".json"), json.dumps(about, indent=1).encode() + b"\n")
     return episode
 

@@ -20,6 +20,7 @@ TASKS, CONTROLLERS = (tuple(dict.fromkeys(names)) for names in zip(*paper.DMC_RE
 """Those that the paper has returns of."""
 
 QUESTIONS = "questions.json"
+DEFAULT = "default"
 NO_EVALUATION = "no evaluation"
 NO_DEVICE = "not run"
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -44,7 +45,7 @@ class Training:
 
     @property
     def label(self) -> str:
-        return f"ours, {self.preset}"
+        return "ours" if self.preset == DEFAULT else f"ours, {self.preset}"
 
     @property
     def goes_on(self) -> bool:
@@ -94,10 +95,12 @@ def read_trainings(root: Path) -> list[Training]:
         seeds = seeds_of(folder)
         if not seeds:
             continue
-        task = next((task for task in TASKS if folder.name.startswith(task)), folder.name)
         records = {seed.name: read_json(seed / "run.json") for seed in seeds}
         curves = [read_columns(seed / "curve.csv") for seed in seeds]
-        preset = folder.name.removeprefix(task).strip("-") or "default"
+        trained = [record.get("config", {}).get("task") for record in records.values()]
+        named = [task for task in (*TASKS, *trained) if task and folder.name.startswith(task)]
+        task = max(named, key=len, default=folder.name)
+        preset = folder.name.removeprefix(task).strip("-") or DEFAULT
         found.append(Training(task, preset, records, curves, aside=f"{root.name}/{folder.name}" in aside))
     return found
 
@@ -154,9 +157,9 @@ def _promised(curve: dict[str, np.ndarray]) -> str:
     return f"{-known[-1]:.1f}" if len(known) else ""
 
 
-def read_evaluations(results: Path) -> list[Evaluation]:
+def read_evaluations(results: Path, folder: str = "dmc") -> list[Evaluation]:
     """By task and controller, those of the paper first."""
-    path = results / "dmc" / "evaluations.csv"
+    path = results / folder / "evaluations.csv"
     if not path.exists():
         return []
     totals: dict[tuple[str, str], dict[str, list[float]]] = {}
@@ -176,6 +179,14 @@ def read_evaluations(results: Path) -> list[Evaluation]:
         for key, runs in totals.items()
     ]
     return sorted(found, key=lambda e: (e.task, order.get(e.controller, len(order))))
+
+
+def seed_of(run: str) -> str:
+    """
+    >>> seed_of("cheetah-run-value/seed2")
+    '2'
+    """
+    return run.rpartition("/")[2].removeprefix("seed")
 
 
 def other_seeds(one: Evaluation, found: Sequence[Evaluation]) -> list[Evaluation]:

@@ -12,10 +12,12 @@ import numpy as np
 
 from dcem_lab.report.sources import read_columns, read_rows, seeds_of
 from dcem_lab.report.statistics import bootstrap
+from dcem_lab.suite.beside import at_steps, returns_of
 from dcem_lab.suite.numbers import evaluated, read_questions
 
 PRESET = "paper-preset"
 _COMPARED = 200_000  # environment steps
+_ASKED = (100_000, 250_000, 600_000)  # those of agents with a value; some runs end at the second
 _UNCHANGED, _NEWEST = 3, 5  # PPO steps, of the episodes that it explores in
 _RESAMPLES = 10_000
 
@@ -81,6 +83,13 @@ def ppo_rows(results: Path) -> Rows:
             }
         )
     return rows
+
+
+def agent_rows(results: Path) -> Rows:
+    """The mean return of agents with a value, early on and at the end."""
+    return [
+        asked | at_steps(returns_of([curve], _ASKED), _ASKED) for asked, curve in _answers(results, "agent")
+    ]
 
 
 def _answers(results: Path, what: str) -> Iterator[tuple[dict[str, str], dict[str, np.ndarray]]]:

@@ -20,6 +20,7 @@ from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.statistics import failed, two_humps
 from dcem_lab.report.templates import code, render
+from dcem_lab.suite.beside import beside_rows, read_peers
 from dcem_lab.suite.cards import LEGEND, Key, controller_cards, newest, read_films
 from dcem_lab.suite.latent_figure import latent_figure
 from dcem_lab.suite.numbers import (
@@ -46,7 +47,7 @@ PHASES = {
 CLAIMS = "What the paper says about it, line by line"
 _COLORS = [f"{color}{dots}" for dots in ("", " dotted") for color in ("c0", "c1", "c2", "c3", "c4", "c6")]
 _RETURNS = Scale(0, 1000)
-NEAR = 0.05  # an evaluation this close to a number of steps counts for it
+_STEPS = (100_000, 500_000, 1_000_000, 2_000_000)
 
 
 def section(sources: Sources) -> Section:
@@ -62,15 +63,15 @@ def section(sources: Sources) -> Section:
         cards=[card for key, card in cards.items() if key not in newest(evaluations)],
         legend=LEGEND,
         evaluations=[_evaluation(one) for one in evaluations],
-        planning=_named(planning, "task", "controller"),
+        planning=named(planning, "task", "controller"),
         machines=machines,
         **{name: _phase(name, results, trainings) for name, trainings in phases.items()},
-        beside_others=_beside_others(phases["planet"]),
+        beside_others=_beside_others(results, phases["planet"]),
         questions={
-            "planet": _with_code(planet_rows(results)),
-            "preset": _with_code(preset_rows(results)),
-            "embed": _with_code(embed_rows(results)),
-            "ppo": _with_code(ppo_rows(results)),
+            "planet": with_code(planet_rows(results)),
+            "preset": with_code(preset_rows(results)),
+            "embed": with_code(embed_rows(results)),
+            "ppo": with_code(ppo_rows(results)),
         },
         starts=start_rows(results),
         finetuned=finetuned_rows(results),
@@ -145,12 +146,8 @@ def _claims(evaluations: Sequence[Evaluation], results: Path) -> list[Claim]:
 def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> Iterator[str]:
     """Sentences whose condition the numbers of all controllers and of phase 2 meet."""
     for one in evaluations:
-        humps = two_humps(one.totals)
-        if one.controller in CONTROLLERS and humps is not None:
-            yield (
-                f"{one.task}: {one.label} either works or fails. Of {len(one.totals)} episodes, {humps}; "
-                f"the median, {np.median(one.totals):.0f}, hides that. The mean is {one.totals.mean():.0f}."
-            )
+        if one.controller in CONTROLLERS:
+            yield from works_or_fails(f"{one.task}: {one.label}", one.totals)
     trainings = {one.name: one for one in latent}
     for name, offline in trainings.items():
         online = trainings.get(name.removesuffix("-offline"))
@@ -163,6 +160,15 @@ def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> I
                 f"{offline.task}: a latent space learned offline fails, as it did for the paper. It ends "
                 f"with a mean return of {alone:.0f}; online, with as many updates, it is {together:.0f}."
             )
+
+
+def works_or_fails(who: str, totals: np.ndarray) -> Iterator[str]:
+    """A sentence where returns (S,) have two humps, of which one has failed."""
+    if (humps := two_humps(totals)) is not None and humps.fails:
+        yield (
+            f"{who} either works or fails. Of {len(totals)} episodes, {humps}; "
+            f"the median, {np.median(totals):.0f}, hides that. The mean is {totals.mean():.0f}."
+        )
 
 
 def _phase(name: str, results: Path, trainings: Sequence[Training]) -> dict[str, Any]:
@@ -179,25 +185,21 @@ def _phase(name: str, results: Path, trainings: Sequence[Training]) -> dict[str,
         "curves": _curves(
             shown, controller, label_of(controller, results), "eval_mean" if first else "eval_median"
         ),
-        "runs": _named(training_rows(trainings), "task", "variant", "seed"),
+        "runs": named(training_rows(trainings), "task", "variant", "seed"),
     }
 
 
-def _beside_others(trainings: Sequence[Training]) -> dict[str, list[dict[str, str]]]:
+def _beside_others(results: Path, trainings: Sequence[Training]) -> dict[str, list[dict[str, str]]]:
     """Phase 1 and published agents at the same environment steps, by task."""
     from_scratch = [one for one in trainings if not (one.goes_on or one.aside)]
+    peers = read_peers(results)
     return {
-        task: [_at_steps(training) for training in from_scratch if training.task == task]
-        + [
-            {"agent": agent, "seeds": "published", **_by_steps(values)}
-            for (at, agent), values in paper.OTHER_RETURNS.items()
-            if at == task
-        ]
-        for task in dict.fromkeys(training.task for training in from_scratch)
+        task: beside_rows([one for one in from_scratch if one.task == task], peers, _STEPS)
+        for task in dict.fromkeys(one.task for one in from_scratch)
     }
 
 
-def _with_code(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def with_code(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     """Cells in backticks as the page shows code."""
     return [
         {name: code(cell.strip("`")) if cell[:1] == "`" else cell for name, cell in row.items()}
@@ -205,7 +207,7 @@ def _with_code(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     ]
 
 
-def _named(rows: Sequence[Mapping[str, str]], *columns: str) -> list[dict[str, str]]:
+def named(rows: Sequence[Mapping[str, str]], *columns: str) -> list[dict[str, str]]:
     """Rows with these columns as one, which is the title of a row's card on a narrow screen."""
     return [
         {", ".join(columns): ", ".join(row[name] for name in columns)}
@@ -248,25 +250,6 @@ def _visible(line: Line, dash: float) -> Line:
     if len(line.x) > 1:
         return line
     return replace(line, x=line.x + np.array([-dash, dash]), y=line.y.repeat(2))
-
-
-def _at_steps(training: Training) -> dict[str, str]:
-    """The mean over the seeds that came so far; where that is not all of them, it is said."""
-    seeds = len(training.curves)
-    row = {"agent": training.label, "seeds": str(seeds)}
-    for steps in paper.OTHER_STEPS:
-        at = []
-        for curve in training.curves:
-            x, y = evaluated(curve, "eval_mean")
-            distance = np.abs(x - steps)
-            at += [y[distance.argmin()]] if (distance <= NEAR * steps).any() else []
-        reached = "" if len(at) == seeds else f" ({len(at)} of {seeds} seeds)"
-        row[f"{steps:,}"] = f"{np.mean(at):.0f}{reached}" if at else "–"
-    return row
-
-
-def _by_steps(values: Sequence[float]) -> dict[str, str]:
-    return {f"{steps:,}": f"{value:.0f}" for steps, value in zip(paper.OTHER_STEPS, values, strict=True)}
 
 
 def _evaluation(one: Evaluation) -> dict[str, str]:

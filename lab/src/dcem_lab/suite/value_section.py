@@ -1,0 +1,170 @@
+"""The section on agents with a learned value: their returns beside published ones, run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+
+import numpy as np
+from markupsafe import Markup
+
+from dcem_lab.report.charts import Line, figure, lines, panel
+from dcem_lab.report.scales import Scale
+from dcem_lab.report.sources import Section, Sources
+from dcem_lab.report.templates import render
+from dcem_lab.suite.beside import (
+    MOST,
+    Peers,
+    aggregate_rows,
+    beside_rows,
+    peer_sources,
+    ranked,
+    read_peers,
+    returns_of,
+)
+from dcem_lab.suite.cards import WITHOUT_PAPER, Key, controller_cards, read_films
+from dcem_lab.suite.numbers import (
+    DEFAULT,
+    Evaluation,
+    Training,
+    evaluated,
+    read_evaluations,
+    read_trainings,
+    seed_of,
+    training_rows,
+)
+from dcem_lab.suite.questions import agent_rows
+from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
+from dcem_lab.suite.section import named, with_code, works_or_fails
+from dcem_lab.suite.value_numbers import episode_rows
+
+CONTROLLER = f"{CONTROLLER_OF['agent']}-value"
+COMMAND = "dcem train agent task=cheetah-run preset=best"
+ALWAYS, OTHERS = "TD-MPC2", 2  # drawn beside ours: this agent, and so many of the best others
+APART = 0.05  # seeds whose means differ by more than this share of the best one are said to differ
+_COLORS = [f"{color}{dots}" for dots in ("", " dotted") for color in ("c1", "c2", "c3", "c4", "c6", "c7")]
+_RETURNS = Scale(0, MOST)
+
+
+def section(sources: Sources) -> Section:
+    results = sources.results
+    peers = read_peers(results)
+    trainings = read_trainings(results / "agent")
+    shown = [one for one in trainings if not (one.aside or one.goes_on)]
+    evaluations = read_evaluations(results, "agent")
+    films = read_films(results / "dmc" / "videos")
+    cards = controller_cards(evaluations, films, {one.controller for one in evaluations})
+    opening = [key for key in cards if key in films and key[1] == CONTROLLER]
+    tasks = list(dict.fromkeys(one.task for one in shown))
+    body = render(
+        "suite/value.html",
+        command=COMMAND,
+        curves=_curves(shown, peers),
+        cards=[card for key, card in cards.items() if key not in opening],
+        legend=WITHOUT_PAPER,
+        episodes=episode_rows(evaluations),
+        beside={
+            task: beside_rows([one for one in shown if one.task == task], peers, seed_by_seed=True)
+            for task in tasks
+        },
+        overall=aggregate_rows([one for one in shown if one.preset == DEFAULT], peers),
+        most=MOST,
+        published=peer_sources(results),
+        questions=with_code(agent_rows(results)),
+        runs=named(training_rows(trainings), "task", "variant", "seed"),
+        records={
+            f"{one.task}, {one.preset}, {seed}": record
+            for one in trainings
+            for seed, record in one.records.items()
+        },
+    )
+    return Section(
+        "value",
+        "Planning with a learned value",
+        body,
+        failures=list(failures(evaluations, shown, peers)),
+        opening=_opening({key: cards[key] for key in opening}, evaluations),
+        about="Plans that end in what critics say: learning curves, every episode, and published agents.",
+    )
+
+
+def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> Markup:
+    """The agents that are filmed, beside each other."""
+    found = [
+        f"{one.task} {', '.join(f'{totals.mean():.0f}' for totals in one.runs.values())}"
+        for one in evaluations
+        if (one.task, one.controller) in cards
+    ]
+    if not found:
+        return Markup()
+    means = "; ".join(found)
+    sentence = f"With a learned value at the end of the plan, mean returns are, seed by seed: {means}."
+    return render(
+        "suite/opening.html", sentence=sentence, cards=list(cards.values()), legend=WITHOUT_PAPER[:2]
+    )
+
+
+def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], peers: Peers) -> Iterator[str]:
+    """Sentences whose condition the numbers meet: episodes in two humps, seeds apart, others ahead."""
+    for one in evaluations:
+        for run, totals in one.runs.items():
+            yield from works_or_fails(f"{one.task}: {one.label}, seed {seed_of(run)},", totals)
+        means = [totals.mean() for totals in one.runs.values()]
+        if min(means) < (1 - APART) * max(means):
+            yield (
+                f"{one.task}: {one.label} depend on the seed. The mean returns of the seeds are "
+                f"{', '.join(f'{mean:.0f}' for mean in means)}."
+            )
+    for training in trainings:
+        returns = returns_of(training.curves)
+        if training.preset != DEFAULT or not returns:
+            continue
+        at = max(returns)
+        ours, known = returns[at].mean(), ranked(training.task, at, peers)
+        ahead = [f"{agent} ({mean:.0f})" for agent, mean in known.items() if mean > ours]
+        if ahead:
+            yield (
+                f"{training.task}: after {at:,} steps, {len(ahead)} of {len(known)} published agents are "
+                f"ahead of ours ({ours:.0f}, {len(returns[at])} seeds): {', '.join(ahead)}."
+            )
+
+
+def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
+    """A panel per task: ours with the range of its seeds, and published agents as far as we came."""
+    panels = []
+    colors = dict(zip(peers, cycle(_COLORS), strict=False))
+    for task in dict.fromkeys(one.task for one in trainings):
+        group = [one for one in trainings if one.task == task]
+        ours = [_ours(one, f"c0{' dotted' * (i > 0)}") for i, one in enumerate(group)]
+        most = max(float(line.x.max()) for line in ours)
+        known = ranked(task, int(most // 100_000) * 100_000, peers)
+        beside = [*[ALWAYS] * (ALWAYS in known), *[agent for agent in known if agent != ALWAYS][:OTHERS]]
+        others = []
+        for agent in beside:
+            points = {at: returns.mean() for at, returns in sorted(peers[agent][task].items()) if at <= most}
+            x, y = np.array([*points], float), np.array([*points.values()])
+            others.append(Line(agent, colors[agent], x, y, thin=True))
+        chart = lines(
+            f"Returns on {task}",
+            [*others, *ours],
+            Scale(0, most),
+            _RETURNS,
+            "environment steps",
+            "return",
+        )
+        panels.append(panel(task, chart, [(line.color, line.label) for line in (*ours, *others)]))
+    caption = (
+        "Mean return of the evaluation episodes over environment steps. Ours: the mean over seeds, and the "
+        f"range from the lowest to the highest. Thin: means of {ALWAYS} and of the {OTHERS} published agents "
+        "that are best where our curve ends."
+    )
+    return figure(caption, panels) if panels else Markup()
+
+
+def _ours(training: Training, color: str) -> Line:
+    """The mean over seeds at the evaluations of the one that ended first, and their range."""
+    curves = [evaluated(curve, "eval_mean") for curve in training.curves]
+    x = min((steps for steps, _ in curves), key=lambda steps: steps[-1])
+    y = np.array([np.interp(x, *curve) for curve in curves])
+    label = f"{training.label}, {len(curves)} seed{'s' * (len(curves) > 1)}"
+    return Line(label, color, x, y.mean(0), y.min(0), y.max(0))
