@@ -105,7 +105,10 @@ class SamplingSolver(Solver):
         return self.n_samples
 
     def weights(self, values: Tensor, t: int) -> Tensor:
-        """Weights (*B, N) for values (*B, N): more for lower ones, none for those that are not finite."""
+        """Weights (*B, N) for values (*B, N): more for lower ones, 0 for those that are not finite.
+
+        Negative ones, where a solver has them, count against the spread alone.
+        """
         raise NotImplementedError
 
     def slope(self, values: Tensor, t: int) -> Tensor:
@@ -192,7 +195,7 @@ class SamplingSolver(Solver):
 
         def influence(values: Tensor) -> Tensor:
             # |∂μ/∂v| is proportional to the weight's slope times the distance from the mean.
-            weights = self.weights(values, t)
+            weights = self.weights(values, t).clamp_min(0.0)
             mean = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-2) @ u
             return self.slope(values, t) * torch.linalg.vector_norm(u - mean, dim=-1)
 
