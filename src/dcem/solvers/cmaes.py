@@ -47,7 +47,7 @@ class CMAES(SamplingSolver):
     """The covariance matrix adaptation evolution strategy (Hansen, "The CMA Evolution Strategy", 2016).
 
     As in `DCEM`, the mean moves to a weighted mean of N samples, T times. A sample has weight by its rank:
-    w = ln((N + 1) / 2) − ln rank. The better half, whose weights are positive, moves the mean. The covariance
+    w = ln((N + 1) / 2) − ln rank, of the N with a value. The better half, whose weights are positive, moves the mean. The covariance
     learns from the path of the mean (rank-one) and from the samples (rank-μ), from the worse half to be
     smaller (active), and its size from whether the steps of the mean agree with each other. It needs time,
     some hundred iterations, and then solves what is out of reach for DCEM.
@@ -101,35 +101,30 @@ class CMAES(SamplingSolver):
         return state._replace(phi=kind(mean, spread, zero, zero, one))
 
     def weights(self, values: Tensor, t: int) -> Tensor:
-        logs = self._log_weights(values)
+        finite = values.isfinite()
+        median = ((finite.sum(-1, keepdim=True) + 1).clamp_min(3).to(values) / 2).log()
         if is_hard(self.tau):
-            order = torch.where(values.isfinite(), values, torch.inf).argsort(-1)
-            ranked = torch.zeros_like(values).scatter(-1, order, logs.expand_as(values))
+            order = torch.where(finite, values, torch.inf).argsort(-1)
+            log_rank = torch.zeros_like(values).scatter(-1, order, _log_ranks(values).expand_as(values))
         else:
-            ranked = logs[-1] + self._over_ranks(soft_elites, values, logs)
-        return torch.where(values.isfinite(), ranked, 0.0)
+            log_rank = math.log(values.shape[-1]) - self._over_ranks(soft_elites, values)
+        return torch.where(finite, median - log_rank, 0.0)
 
     def slope(self, values: Tensor, t: int) -> Tensor:
-        return self._over_ranks(slope_of_elites, values, self._log_weights(values))
+        return self._over_ranks(slope_of_elites, values)
 
     def softness(self, t: int) -> float | Tensor:
         return self.tau
 
-    def _log_weights(self, values: Tensor) -> Tensor:
-        """The weights of ranks 1 to N, (N,)."""
-        n = values.shape[-1]
-        rank = torch.arange(1, n + 1, dtype=values.dtype, device=values.device)
-        return math.log(max(n + 1, 3) / 2) - rank.log()
-
-    def _over_ranks(self, soft: Any, values: Tensor, logs: Tensor) -> Tensor:
-        """Σ_j Δ_j soft(v, j), which at τ = 0 is Σ_{j >= rank} Δ_j: how much more a rank weighs than the last."""
-        count = values.shape[-1] - 1
+    def _over_ranks(self, soft: Any, values: Tensor) -> Tensor:
+        """Σ_j Δ_j soft(v, j), which at τ = 0 is Σ_{j >= rank} Δ_j: what the last rank weighs less."""
         v = scaled(values, self.normalize).unsqueeze(-2)
-        v = v.expand(*v.shape[:-2], count, v.shape[-1])
-        j = torch.arange(1, count + 1, dtype=v.dtype, device=v.device).unsqueeze(-1)
+        v = v.expand(*v.shape[:-2], values.shape[-1] - 1, v.shape[-1])
+        j = torch.arange(1, v.shape[-2] + 1, dtype=v.dtype, device=v.device).unsqueeze(-1)
         tau = over_rows(self.tau, "CMAES: tau", values)
         tau = tau.unsqueeze(-1) if isinstance(tau, Tensor) and tau.ndim else tau
-        return (-logs.diff().unsqueeze(-1) * soft(v, j, tau, "done" if self.normalize else False)).sum(-2)
+        losses = _log_ranks(values).diff().unsqueeze(-1)
+        return (losses * soft(v, j, tau, "done" if self.normalize else False)).sum(-2)
 
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
         if u.dtype in (torch.float16, torch.bfloat16):  # these have no Cholesky factorisation
@@ -144,7 +139,8 @@ class CMAES(SamplingSolver):
         mean = phi.mean + (p.unsqueeze(-2) @ d).squeeze(-2)
         z = _whitened(phi, d)
         # A sample is hardly ever so long; bounds and proposals can put one anywhere, which must not count.
-        usual = ((math.sqrt(n) + 3) / torch.linalg.vector_norm(z, dim=-1, keepdim=True)).clamp_max(1.0)
+        longest = math.sqrt(n) + 3
+        usual = longest / torch.linalg.vector_norm(z, dim=-1, keepdim=True).clamp_min(longest)
         d, z = usual * d, usual * z
         move, step = ((p.unsqueeze(-2) @ x).squeeze(-2) for x in (d, z))
 
@@ -178,6 +174,11 @@ class CMAES(SamplingSolver):
         least = (near(u) * mean.detach()).square() + least
         spread = (_covariance if full else _deviation)(phi, path, d, signed.unsqueeze(-1), rates, least)
         return type(phi)(mean, spread, step_path, growth * path, fading)
+
+
+def _log_ranks(values: Tensor) -> Tensor:
+    """The logarithms of ranks 1 to N, (N,), for values (*B, N)."""
+    return torch.arange(1, values.shape[-1] + 1, dtype=values.dtype, device=values.device).log()
 
 
 def _whitened(phi: Any, d: Tensor) -> Tensor:

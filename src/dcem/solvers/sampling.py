@@ -23,6 +23,7 @@ class SamplingState(NamedTuple):
     moving: Tensor | None = None  # (*B,), when rows stop early
     elites: Tensor | None = None  # (*B, keep_elites, n) of the last iteration, as the distribution has them
     proposals: Tensor | None = None  # (*B, P, n), candidates in every iteration, as the distribution has them
+    own: Any = None  # what a solver remembers beside all that
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,6 +120,15 @@ class SamplingSolver(Solver):
         """The next distribution, from the last one, samples u and their weights."""
         return self._paced.fit(phi, u, weights, self.sigma_min)
 
+    def refit(
+        self, state: SamplingState, u: Tensor, values: Tensor, t: int
+    ) -> tuple[SamplingState, Tensor]:
+        """The state after an iteration with samples u (*B, N, n) of these values, and their weights."""
+        weights = self.weights(values, t)
+        if not self._gates:
+            weights = gated(weights, values)
+        return state._replace(phi=self._damped(self.fit(state.phi, u, weights), state.phi, t)), weights
+
     def _damped(self, new: Any, old: Any, t: int) -> Any:
         """The distribution of the next iteration, from the one that was fitted and the last."""
         share, factor = (self._row_setting(name, t, new.mean) for name in ("smoothing", "widen"))
@@ -200,11 +210,8 @@ class SamplingSolver(Solver):
             return self.slope(values, t) * torch.linalg.vector_norm(u - mean, dim=-1)
 
         values = evaluate(x, influence)
-        weights = self.weights(values, t)
-        if not self._gates:
-            weights = gated(weights, values)
-        phi = self._damped(self.fit(state.phi, u, weights), state.phi, t)
-        new = self._keep_best(state._replace(phi=phi), x, values)
+        new, weights = self.refit(state, u, values, t)
+        new = self._keep_best(new, x, values)
         if self.keep_elites:
             # Of the samples alone: proposals come again anyway, and would count twice.
             finite = torch.where(values.isfinite(), values, torch.inf)[..., : self.n_samples]
@@ -243,13 +250,19 @@ class SamplingSolver(Solver):
         moved = (new.phi.mean - old.phi.mean).abs().amax(-1) >= self.stop_below
         moving = old.moving
 
-        def keep(new: Tensor, old: Tensor) -> Tensor:
-            return torch.where(moving.reshape(moving.shape + (1,) * (new.ndim - moving.ndim)), new, old)
-
-        phi = pytree.tree_map(keep, new.phi, old.phi)
+        phi = in_rows(moving, new.phi, old.phi)
         best = {
-            name: keep(getattr(new, name), getattr(old, name))
+            name: in_rows(moving, getattr(new, name), getattr(old, name))
             for name in ("best_x", "best_value")
             if getattr(old, name) is not None
         }
         return new._replace(phi=phi, moving=moving & moved, **best)
+
+
+def in_rows(mask: Tensor, new: Any, old: Any) -> Any:
+    """The new tensors in the rows (*B,) of the mask, the old ones in the others; of any structure."""
+
+    def choose(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
+
+    return pytree.tree_map(choose, new, old)
