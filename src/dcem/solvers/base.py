@@ -92,7 +92,7 @@ class Solver(ABC):
 
     @abstractmethod
     def step(self, evaluate: Evaluate, state: Any, noise: Tensor | None, t: int) -> tuple[Any, Record]:
-        """One iteration."""
+        """One iteration. Where it evaluates more than once, the samples of its record come first."""
 
     @abstractmethod
     def result(self, state: Any) -> Tensor:

@@ -51,9 +51,7 @@ class IPOP(CMAES):
         count = torch.zeros(x0.shape[:-1], dtype=torch.int64, device=x0.device)
         return state._replace(own=Population(state.phi, count + 1, count))
 
-    def refit(
-        self, state: SamplingState, u: Tensor, values: Tensor, t: int
-    ) -> tuple[SamplingState, Tensor]:
+    def refit(self, state: SamplingState, u: Tensor, values: Tensor, t: int) -> tuple[SamplingState, Tensor]:
         own = self._with(state.own, u, values)
         assert own.u is not None and own.values is not None
         age = torch.arange(own.values.shape[-1], device=u.device).flip(-1) // values.shape[-1]
