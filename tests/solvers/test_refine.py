@@ -28,11 +28,8 @@ def test_a_step_is_so_many_standard_deviations_down_the_gradient(family):
     first, second = minimize(f, solver, torch.zeros(3), noise=noise, trace=True).trace
     state = solver.init(torch.zeros(3))
     state, _ = solver.step(lambda x, influence: f(x), state, noise[0], 0)
-    covariance = (
-        state.phi.sigma.square().diag()
-        if family is Gaussian
-        else state.phi.scale_tril @ state.phi.scale_tril.mT
-    )
+    phi = state.phi
+    covariance = phi.sigma.square().diag() if family is Gaussian else phi.scale_tril @ phi.scale_tril.mT
     best = first.samples[first.values.argsort()[:2]]
     for i, length in enumerate((0.5, 2.0)):
         for j in range(2):

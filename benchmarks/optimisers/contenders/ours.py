@@ -20,9 +20,11 @@ SOLVERS: dict[str, Callable[[int], Any]] = {
     "dcem, tau=0": lambda T: dcem.DCEM(n_iters=T, tau=0, distribution=dcem.Gaussian(**BOX)),
     "dcem, paper": lambda T: dcem.DCEM(n_iters=T, **PAPER),
     "dcem, full": lambda T: dcem.DCEM(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
-    "cmaes": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
-    "cmaes, tau=0": lambda T: dcem.CMAES(n_iters=T, tau=0, distribution=dcem.FullGaussian(**BOX)),
-    "cmaes, separable": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.Gaussian(**BOX)),
+    "cmaes": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(SIGMA)),
+    "cmaes, tau=0": lambda T: dcem.CMAES(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
+    "cmaes, bounds": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
+    "cmaes, separable": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.Gaussian(SIGMA)),
+    "ipop": lambda T: dcem.IPOP(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
 }
 
 

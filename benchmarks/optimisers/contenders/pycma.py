@@ -1,4 +1,4 @@
-"""pycma: CMA-ES with its defaults, asked and told; one run, which ends where its own criteria say so."""
+"""pycma: CMA-ES with its defaults, asked and told, to where its own criteria end it; and with restarts."""
 
 from typing import Any
 
@@ -21,7 +21,17 @@ def bounded(f: Objective, dimension: int, budget: int, seed: int) -> None:
     search(f, dimension, budget, seed, bounds=[-BOUND, BOUND])
 
 
-OPTIMISERS: dict[str, Optimiser] = {"pycma CMA-ES": search, "pycma CMA-ES, bounds": bounded}
+def restarted(f: Objective, dimension: int, budget: int, seed: int) -> None:
+    """IPOP: until the objective says that the budget is spent."""
+    for run in range(10):
+        search(f, dimension, budget, seed + 100 * run, popsize_factor=2**run)
+
+
+OPTIMISERS: dict[str, Optimiser] = {
+    "pycma CMA-ES": search,
+    "pycma CMA-ES, bounds": bounded,
+    "pycma IPOP": restarted,
+}
 
 
 def solve_many(

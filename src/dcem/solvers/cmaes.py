@@ -47,10 +47,10 @@ class CMAES(SamplingSolver):
     """The covariance matrix adaptation evolution strategy (Hansen, "The CMA Evolution Strategy", 2016).
 
     As in `DCEM`, the mean moves to a weighted mean of N samples, T times. A sample has weight by its rank:
-    w = ln((N + 1) / 2) − ln rank, of the N with a value. The better half, whose weights are positive, moves the mean. The covariance
-    learns from the path of the mean (rank-one) and from the samples (rank-μ), from the worse half to be
-    smaller (active), and its size from whether the steps of the mean agree with each other. It needs time,
-    some hundred iterations, and then solves what is out of reach for DCEM.
+    w = ln((N + 1) / 2) − ln rank, of the N with a value. The better half, whose weights are positive, moves
+    the mean. The covariance learns from the path of the mean (rank-one) and from the samples (rank-μ), from
+    the worse half to be smaller (active), and its size from whether the steps of the mean agree with each
+    other. It needs time, some hundred iterations, and then solves what is out of reach for DCEM.
 
     The weight of a rank is a sum over top-j's, w = w_N + Σ_j Δ_j lml(−v, j, tau), where Δ_j is what a weight
     loses from rank j to the next. So gradients flow, in all the ways that `dcem.backward` knows; at tau = 0

@@ -23,7 +23,7 @@ class Population(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IPOP(CMAES):
-    """`CMAES` with restarts and growing populations (Auger and Hansen, 2005), for objectives with many minima.
+    """`CMAES` with restarts and growing populations (Auger and Hansen, 2005), for objectives of many minima.
 
     A row whose values differ by rounding alone has converged. It starts again, from where it first started,
     with twice the samples for an update. All rows stay in one batch: an iteration has N samples for each, and

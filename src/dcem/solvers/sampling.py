@@ -234,7 +234,7 @@ class SamplingSolver(Solver):
         return new, Record(t, x, values, weights, self.distribution.decode(new.phi.mean), new.phi.sigma)
 
     def _elites(self, u: Tensor, values: Tensor, count: int) -> Tensor:
-        """The best (*B, count, n) of the samples alone: proposals come again anyway, and would count twice."""
+        """The best samples (*B, count, n). Proposals come again anyway, and would count twice."""
         finite = torch.where(values.isfinite(), values, torch.inf)[..., : self.samples(u.shape[-1])]
         best = finite.topk(count, dim=-1, largest=False).indices
         return u.gather(-2, best.unsqueeze(-1).expand(*best.shape, u.shape[-1]))
