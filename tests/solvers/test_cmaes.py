@@ -262,3 +262,12 @@ def test_the_population_grows_with_the_dimension():
 def test_bad_settings_say_what_is_wrong(settings, error, words):
     with pytest.raises(error, match=f"^CMAES: {words}"):
         CMAES(**settings)
+
+
+def test_a_sharp_ridge_is_followed_to_its_end(generator):
+    def ridge(x: Tensor) -> Tensor:
+        return x[..., 0].square() + 100 * torch.linalg.vector_norm(x[..., 1:], dim=-1)
+
+    solver = CMAES(n_iters=900, tau=0, returns="best", distribution=FullGaussian(2.0))
+    sol = minimize(ridge, solver, torch.full((8, 5), 1.0), generator=generator)
+    assert sol.cost.median() < 1e-10

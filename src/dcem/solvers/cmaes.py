@@ -170,7 +170,8 @@ class CMAES(SamplingSolver):
         signed = p - against * q * n / z.square().sum(-1).clamp_min(torch.finfo(z.dtype).eps)
         kept = 1 - c_one - c_mu * (1 - against) + (1 - steady) * c_one * c_path * (2 - c_path)
         rates = [rate * growth.square() for rate in (kept, c_one, c_mu)]
-        least = least_variance(self.distribution.sigma, self.box, u, self.sigma_min)
+        # Not more than rounding: on a sharp ridge, one direction has to become far smaller than others.
+        least = least_variance(self.distribution.sigma, self.box, u, self.sigma_min, digits=1.0)
         least = (near(u) * mean.detach()).square() + least
         spread = (_covariance if full else _deviation)(phi, path, d, signed.unsqueeze(-1), rates, least)
         return type(phi)(mean, spread, step_path, growth * path, fading)
