@@ -136,13 +136,14 @@ class CMAES(SamplingSolver):
         p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True).clamp_min(tiny)  # q may be zero
         mu, mu_of_worse = (1 / x.square().sum(-1, keepdim=True).clamp_min(tiny) for x in (p, q))
         d = u - phi.mean.unsqueeze(-2)
-        mean = phi.mean + (p.unsqueeze(-2) @ d).squeeze(-2)
         z = _whitened(phi, d)
         # A sample is hardly ever so long; bounds and proposals can put one anywhere, which must not count.
-        longest = math.sqrt(n) + 3
-        usual = longest / torch.linalg.vector_norm(z, dim=-1, keepdim=True).clamp_min(longest)
-        d, z = usual * d, usual * z
-        move, step = ((p.unsqueeze(-2) @ x).squeeze(-2) for x in (d, z))
+        longest = (math.sqrt(n) + 3) ** 2
+        squared = z.square().sum(-1)
+        usual = (longest / squared.clamp_min(longest)).sqrt()
+        shift, move = (torch.stack([p, p * usual], -2) @ d).unbind(-2)
+        step = ((p * usual).unsqueeze(-2) @ z).squeeze(-2)
+        mean = phi.mean + shift
 
         # Steps that agree make a long path, and the distribution wider: cumulative step-size control.
         c_step = ((mu + 2) / (n + mu + 3)).clamp_max(0.5)
@@ -167,7 +168,8 @@ class CMAES(SamplingSolver):
         against = torch.minimum(against, 1 + 2 * mu_of_worse / (mu + 2)) * q.sum(-1, keepdim=True)
         if self.box is not None and self.box.boundary == "clamp":
             against = torch.zeros_like(against)  # clamped samples are biased, and would drive the spread up
-        signed = p - against * q * n / z.square().sum(-1).clamp_min(torch.finfo(z.dtype).eps)
+        as_long = n / squared.clamp(torch.finfo(z.dtype).eps, longest)
+        signed = (p - against * q * as_long) * usual.square()
         kept = 1 - c_one - c_mu * (1 - against) + (1 - steady) * c_one * c_path * (2 - c_path)
         rates = [rate * growth.square() for rate in (kept, c_one, c_mu)]
         # Not more than rounding: on a sharp ridge, one direction has to become far smaller than others.
