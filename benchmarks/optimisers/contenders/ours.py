@@ -23,6 +23,9 @@ SOLVERS: dict[str, Callable[[int], Any]] = {
     "cmaes": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(SIGMA)),
     "cmaes, tau=0": lambda T: dcem.CMAES(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
     "cmaes, bounds": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
+    "cmaes, 20 samples": lambda T: dcem.CMAES(
+        n_iters=T, n_samples=20, tau=0, distribution=dcem.FullGaussian(SIGMA)
+    ),
     "cmaes, separable": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.Gaussian(SIGMA)),
     "ipop": lambda T: dcem.IPOP(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
 }

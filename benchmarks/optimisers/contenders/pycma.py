@@ -34,24 +34,5 @@ OPTIMISERS: dict[str, Optimiser] = {
 }
 
 
-def solve_many(
-    optimiser: str, problem: str, problems: int, solved: int, dimension: int, budget: int, seed: int
-) -> Any:
-    """The first `solved` of the problems, one after the other."""
-    f = many.PROBLEMS[problem](problems, dimension, seed)
-    best = [np.inf] * solved
-    with many.Timer() as timer:
-        for row in range(solved):
-            one = f.row(row)
-
-            def watched(x: np.ndarray, row: int = row, one: many.Many = one) -> np.ndarray:
-                values = one(x)
-                best[row] = min(best[row], values.min())
-                return values
-
-            OPTIMISERS[optimiser](watched, dimension, budget, seed + row)
-    return {"seconds": timer.seconds, "best": best}
-
-
 if __name__ == "__main__":
-    serve(OPTIMISERS, ("cma",), many=solve_many)
+    serve(OPTIMISERS, ("cma",), many=many.one_by_one(OPTIMISERS))
