@@ -51,7 +51,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.many:
         start, facts = time.perf_counter(), machine(threads=1)
-        results.write(args.out / "many.csv", *many_problems(args.optimisers))
+        rows = many_problems(args.optimisers)
+        results.put(args.out / "many.csv", rows, results.MANY, ("problem", "optimiser"))
         note(args.out, "many", facts | {"wall seconds": round(time.perf_counter() - start)})
     else:
         for module in CONTENDERS:
@@ -142,9 +143,8 @@ def _row(reply: dict[str, Any]) -> results.Row:
     }
 
 
-def many_problems(names: list[str] | None) -> tuple[tuple[str, ...], list[results.Row]]:
+def many_problems(names: list[str] | None) -> list[results.Row]:
     """Ours solves all problems in one call; peers some of them, and their time for all is extrapolated."""
-    columns = ("problem", "optimiser", "solved", "seconds", "seconds for all", "median", "worst", "error")
     rows = []
     for module, solved in SOLVED.items():
         with Contender(module) as contender:
@@ -162,7 +162,7 @@ def many_problems(names: list[str] | None) -> tuple[tuple[str, ...], list[result
                     row |= {"error": str(error)}
                 rows.append(row)
                 print(row, flush=True)
-    return columns, rows
+    return rows
 
 
 def publish(table: list[results.Row], folder: Path) -> None:
