@@ -23,8 +23,8 @@ SOLVERS: dict[str, Callable[[int], Any]] = {
     "cmaes": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(SIGMA)),
     "cmaes, tau=0": lambda T: dcem.CMAES(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
     "cmaes, bounds": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
-    "cmaes, 20 samples": lambda T: dcem.CMAES(
-        n_iters=T, n_samples=20, tau=0, distribution=dcem.FullGaussian(SIGMA)
+    "cmaes, 20 samples, stopping": lambda T: dcem.CMAES(  # as pycma does, where nothing moves any more
+        n_samples=20, n_iters=T, tau=0, stop_below=1e-9, distribution=dcem.FullGaussian(SIGMA)
     ),
     "cmaes, separable": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.Gaussian(SIGMA)),
     "ipop": lambda T: dcem.IPOP(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
