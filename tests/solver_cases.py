@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dcem import CMAES, DCEM, MPPI, FullGaussian, Gaussian, GradientDescent
+from dcem import CMAES, DCEM, IPOP, MPPI, FullGaussian, Gaussian, GradientDescent, Refine
 from problems import sphere
 
 TARGET = torch.tensor([0.4, -0.3], dtype=torch.float64)
@@ -25,6 +25,9 @@ SOLVERS = {
     "ess": DCEM(n_samples=20, n_elite=5, n_iters=4, ess=8),
     "cma": CMAES(n_samples=20, n_iters=4),
     "separable": CMAES(n_samples=20, n_iters=4, tau=0, distribution=Gaussian()),
+    "ipop": IPOP(n_samples=20, n_iters=4, restarts=1),
+    "refined": DCEM(n_samples=20, n_elite=5, n_iters=4, refine=Refine(2)),
+    "refined cma": CMAES(n_samples=20, n_iters=4, refine=Refine()),
     "mppi": MPPI(n_samples=20, n_iters=4),
     "descent": GradientDescent(n_iters=4, n_samples=3),
 }

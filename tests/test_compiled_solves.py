@@ -17,6 +17,9 @@ SOLVERS = {
         n_iters=2, distribution=dcem.Product([(dcem.Categorical(2), 2), (dcem.Gaussian(), 1)])
     ),
     "mppi": dcem.MPPI(n_iters=2),
+    "cma": dcem.CMAES(n_iters=2),
+    "ipop": dcem.IPOP(n_iters=2, tau=0),
+    "refined": dcem.DCEM(n_iters=2, refine=dcem.Refine()),
     "descent": dcem.GradientDescent(n_iters=2),
 }
 

@@ -16,12 +16,15 @@ COLUMNS = (
     "error", "reached",
 )  # fmt: skip
 KEY = ("optimiser", "function", "dimension", "instance", "budget")
+MANY = ("problem", "optimiser", "solved", "seconds", "seconds for all", "median", "worst", "error")
 
 
-def put(path: Path, rows: Iterable[Row]) -> list[Row]:
-    """Write rows into the table of runs, in place of those of the same runs; returns the whole table."""
-    table = {tuple(str(row[name]) for name in KEY): row for row in [*read(path), *rows]}
-    write(path, COLUMNS, table.values())
+def put(
+    path: Path, rows: Iterable[Row], columns: Sequence[str] = COLUMNS, key: Sequence[str] = KEY
+) -> list[Row]:
+    """Write rows into a table, in place of those of the same key; returns the whole table."""
+    table = {tuple(str(row[name]) for name in key): row for row in [*read(path), *rows]}
+    write(path, columns, table.values())
     return read(path)
 
 

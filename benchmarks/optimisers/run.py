@@ -33,7 +33,8 @@ CONTENDERS = {
     "nevergrad": "nevergrad",
 }
 MANY = {"problems": 1024, "dimension": 10, "budget": 10_000, "seed": 0}
-LOOPED = 16  # of the problems, for contenders that take one at a time
+# Of the problems, how many a contender takes: all in one call, or some, one at a time.
+SOLVED = {"ours": MANY["problems"], "pycma": 16, "evotorch": 4, "scipy": 4, "nevergrad": 1}
 
 
 def main() -> None:
@@ -50,7 +51,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.many:
         start, facts = time.perf_counter(), machine(threads=1)
-        results.write(args.out / "many.csv", *many_problems())
+        rows = many_problems(args.optimisers)
+        results.put(args.out / "many.csv", rows, results.MANY, ("problem", "optimiser"))
         note(args.out, "many", facts | {"wall seconds": round(time.perf_counter() - start)})
     else:
         for module in CONTENDERS:
@@ -141,13 +143,12 @@ def _row(reply: dict[str, Any]) -> results.Row:
     }
 
 
-def many_problems() -> tuple[tuple[str, ...], list[results.Row]]:
-    """Ours solves all problems in one call; pycma some of them, and its time for all is extrapolated."""
-    columns = ("problem", "optimiser", "solved", "seconds", "seconds for all", "median", "worst", "error")
+def many_problems(names: list[str] | None) -> list[results.Row]:
+    """Ours solves all problems in one call; peers some of them, and their time for all is extrapolated."""
     rows = []
-    for module, solved in (("ours", MANY["problems"]), ("pycma", LOOPED)):
+    for module, solved in SOLVED.items():
         with Contender(module) as contender:
-            for optimiser, problem in product(contender.chosen(None), many.PROBLEMS):
+            for optimiser, problem in product(contender.chosen(names), many.PROBLEMS):
                 row: results.Row = {"problem": problem, "optimiser": optimiser, "solved": solved}
                 try:
                     reply = contender.ask("many", optimiser=optimiser, problem=problem, solved=solved, **MANY)
@@ -161,7 +162,7 @@ def many_problems() -> tuple[tuple[str, ...], list[results.Row]]:
                     row |= {"error": str(error)}
                 rows.append(row)
                 print(row, flush=True)
-    return columns, rows
+    return rows
 
 
 def publish(table: list[results.Row], folder: Path) -> None:

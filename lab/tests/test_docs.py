@@ -65,6 +65,7 @@ def test_the_readme_s_table_follows_the_files(tmp_path):
         "lab/results/dmc",
         "lab/results/agent",
         "benchmarks/results",
+        "benchmarks/optimisers/results",
         "lab/benchmarks/gpu/results",
     ):
         shutil.copytree(ROOT / part, tmp_path / part)
@@ -133,6 +134,28 @@ def test_a_table_follows_its_file(tmp_path, table, file, column, value, shown):
     cells[header.split(",").index(column)] = value
     (tmp_path / file).write_text("\n".join([header, ",".join(cells), *rest]) + "\n")
     assert shown in documents.markdown(tables.TABLES[table](tables.sources_in(tmp_path)))
+
+
+def test_tables_of_optimisers_follow_their_files(tmp_path):
+    folder = tmp_path / "benchmarks/optimisers/results"
+    folder.mkdir(parents=True)
+    sources = tables.sources_in(tmp_path)
+    (folder / "summary.csv").write_text(
+        "optimiser,dimension,budget,all,separable,moderate,ill-conditioned,multimodal,weak structure\n"
+        "cmaes,20,1000,0.501,0.1,0.2,0.3,0.4,0.5\npycma CMA-ES,20,1000,0.515,0.6,0.7,0.8,0.9,1.0\n"
+    )
+    row = tables.TABLES["optimisers"](sources)[-1]
+    assert (row["dimensions"], row["evaluations"]) == ("20", "20,000")
+    assert (row["`CMAES()`"], row["pycma"], row["`DCEM()`"]) == ("0.501", "0.515", documents.NOT_MEASURED)
+    row = tables.TABLES["optimisers-groups"](sources)[-1]
+    assert (row["functions"], row["`CMAES()`"], row["pycma"]) == ("weak structure", "0.5", "1.0")
+    assert tables.TABLES["refine"](sources) == []
+    (folder / "refine.csv").write_text(
+        "problem,quality,solver,evaluations,with Refine(),times fewer\n"
+        "sphere,1e-6,CMAES,1100,377,2.9\nellipsoid,1e-6,DCEM,more,more,\n"
+    )
+    (row,) = tables.TABLES["refine"](sources)
+    assert list(row.values()) == ["sphere, 1e-6", "CMAES", "1,100", "377", "2.9"]
 
 
 def test_recipes_are_compared_after_as_many_steps(tmp_path):

@@ -91,6 +91,35 @@ def test_many_problems_have_their_optimum_at_the_shift(script):
         np.testing.assert_allclose(problems.row(2)(x[2]), values[2])
 
 
+def test_a_peer_solves_problems_one_by_one_within_its_budget(script):
+    many, asked = script("many"), []
+
+    def endless(f, dimension, budget, seed):
+        while True:
+            asked.append(seed)
+            f(np.full((3, dimension), 0.1 * len(asked)))
+
+    size = {"problems": 5, "solved": 2, "dimension": 4, "budget": 7, "seed": 10}
+    reply = many.one_by_one({"a": endless})(optimiser="a", problem="ellipsoid", **size)
+    assert asked == [10] * 4 + [11] * 4  # three batches fit, the last of them in part; the fourth is refused
+    row = many.PROBLEMS["ellipsoid"](5, 4, 10).row(0)
+    assert reply["best"][0] == pytest.approx(min(row(np.full((1, 4), x)).item() for x in (0.1, 0.2, 0.3)))
+    assert len(reply["best"]) == 2 and reply["seconds"] > 0
+
+
+def test_evaluations_to_a_quality_count_those_of_gradients(script):
+    torch = pytest.importorskip("torch")
+    refine = script("refine")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        plain, refined = (refine.evaluations("sphere", "CMAES", r) for r in (None, refine.dcem.Refine()))
+    finally:
+        torch.set_default_dtype(before)
+    assert plain % 10 == 0 and refined % 13 == 0  # samples per iteration, and 3 for the gradient
+    assert refined < plain / 2
+
+
 def test_a_contender_that_fails_answers_with_its_error():
     code = "import serving\ndef answer(do): raise ValueError('no ' + do)\nserving.answer_requests(answer)"
     done = subprocess.run(

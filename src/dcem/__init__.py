@@ -9,7 +9,7 @@ from dcem._minimize import Solution, minimize
 from dcem.argmin import Argmin
 from dcem.control import MPC, Decoder, Plan, embedding_loss
 from dcem.distributions import Bernoulli, Categorical, Distribution, FullGaussian, Gaussian, Product
-from dcem.solvers import CMAES, DCEM, MPPI, GradientDescent, Record, Solver
+from dcem.solvers import CMAES, DCEM, IPOP, MPPI, GradientDescent, Record, Refine, Solver
 from dcem.topk import lml
 
 try:
@@ -20,6 +20,7 @@ except _metadata.PackageNotFoundError:  # a checkout that is not installed
 __all__ = [
     "CMAES",
     "DCEM",
+    "IPOP",
     "MPC",
     "MPPI",
     "Argmin",
@@ -36,6 +37,7 @@ __all__ = [
     "Positive",
     "Product",
     "Record",
+    "Refine",
     "Solution",
     "Solver",
     "backward",

@@ -1,5 +1,7 @@
 """Small things about the graph that autograd builds."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -23,3 +25,29 @@ def depends_on_more(values: Tensor, x: Tensor) -> bool:
             return True
         nodes += [parent for parent, _ in node.next_functions]
     return False
+
+
+def with_gradient(f: Callable[[Tensor], Tensor], x: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """f at points x (*B, N, n), and its gradient there, 0 where it has none; with a graph if one is built.
+
+    Each value must depend on its own point alone. `name` is who asks, for the error.
+    """
+    if torch.compiler.is_compiling():
+        # Compiled code has no second derivative of its own; a function transform is traced through.
+        gradient, values = torch.func.grad(lambda x: _total(f(x)), has_aux=True)(x)
+    else:
+        unroll = torch.is_grad_enabled()
+        with torch.enable_grad():
+            at = x if unroll and x.requires_grad else x.detach().requires_grad_()
+            values = f(at)
+            unroll = unroll and (x.requires_grad or depends_on_more(values, at))
+            if not values.requires_grad:
+                raise ValueError(f"{name}: f must be differentiable in x, but its values carry no graph")
+            (gradient,) = torch.autograd.grad(_total(values)[0], at, create_graph=unroll)
+        values = values if unroll else values.detach()
+    return values, torch.where(gradient.isfinite(), gradient, 0.0)
+
+
+def _total(values: Tensor) -> tuple[Tensor, Tensor]:
+    """What to differentiate, and the values: a point with no finite one has no gradient."""
+    return torch.where(values.isfinite(), values, 0.0).sum(), values

@@ -166,13 +166,15 @@ def _minimize(
                 if constraint is None or softness is None:
                     ranked = backward.evaluate(f, x, influence)
                 else:
-                    seen["violation"] = violation = backward.evaluate(constraint, x, None)
+                    violation = backward.evaluate(constraint, x, None)
 
                     def rank(values: Tensor) -> Tensor:
                         return scores(values, violation, softness)
 
                     on_rank = None if influence is None else (lambda values: influence(rank(values)))
-                    seen["values"] = values = backward.evaluate(f, x, on_rank)
+                    values = backward.evaluate(f, x, on_rank)
+                    if not seen:  # the first points are the samples; a solver may ask for more
+                        seen.update(values=values, violation=violation)
                     ranked = rank(values)
                 if check or (check is None and can_look(ranked)):
                     _check_values(ranked, t)

@@ -9,6 +9,7 @@ from evotorch import Problem
 from evotorch.algorithms import CEM, SNES
 from evotorch.tools.misc import set_default_logger_config
 
+import many
 from bbob import SIGMA, Objective, Optimiser, serve
 
 
@@ -41,4 +42,4 @@ OPTIMISERS = {
 if __name__ == "__main__":
     set_default_logger_config(logger_level=40, override=True)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    serve(OPTIMISERS, ("torch", "evotorch"))
+    serve(OPTIMISERS, ("torch", "evotorch"), many=many.one_by_one(OPTIMISERS))

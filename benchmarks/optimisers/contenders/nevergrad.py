@@ -5,6 +5,7 @@ import warnings
 import nevergrad
 import numpy as np
 
+import many
 from bbob import BOUND, Objective, serve
 
 
@@ -19,4 +20,5 @@ def ngopt(f: Objective, dimension: int, budget: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    serve({"nevergrad NGOpt": ngopt}, ("nevergrad",))
+    optimisers = {"nevergrad NGOpt": ngopt}
+    serve(optimisers, ("nevergrad",), many=many.one_by_one(optimisers))

@@ -20,9 +20,14 @@ SOLVERS: dict[str, Callable[[int], Any]] = {
     "dcem, tau=0": lambda T: dcem.DCEM(n_iters=T, tau=0, distribution=dcem.Gaussian(**BOX)),
     "dcem, paper": lambda T: dcem.DCEM(n_iters=T, **PAPER),
     "dcem, full": lambda T: dcem.DCEM(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
-    "cmaes": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
-    "cmaes, tau=0": lambda T: dcem.CMAES(n_iters=T, tau=0, distribution=dcem.FullGaussian(**BOX)),
-    "cmaes, separable": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.Gaussian(**BOX)),
+    "cmaes": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(SIGMA)),
+    "cmaes, tau=0": lambda T: dcem.CMAES(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
+    "cmaes, bounds": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
+    "cmaes, 20 samples, stopping": lambda T: dcem.CMAES(  # as pycma does, where nothing moves any more
+        n_samples=20, n_iters=T, tau=0, stop_below=1e-9, distribution=dcem.FullGaussian(SIGMA)
+    ),
+    "cmaes, separable": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.Gaussian(SIGMA)),
+    "ipop": lambda T: dcem.IPOP(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
 }
 
 

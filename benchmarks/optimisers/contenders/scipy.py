@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.optimize import differential_evolution
 
+import many
 from bbob import BOUND, Objective, serve
 
 
@@ -21,4 +22,5 @@ def evolve(f: Objective, dimension: int, budget: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    serve({"scipy DE": evolve}, ("scipy",))
+    optimisers = {"scipy DE": evolve}
+    serve(optimisers, ("scipy",), many=many.one_by_one(optimisers))

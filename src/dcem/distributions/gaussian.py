@@ -110,16 +110,18 @@ def first_sigma(sigma: float | Tensor | None, box: Box | None, mean: Tensor, nam
         ) from None
 
 
-def least_variance(sigma: float | Tensor | None, box: Box | None, u: Tensor, given: float) -> float | Tensor:
-    """A floor for the variance: ``given``², or (eps^(2/3) of the first spread)² where that is more.
+def least_variance(
+    sigma: float | Tensor | None, box: Box | None, u: Tensor, given: float, digits: float = 2 / 3
+) -> float | Tensor:
+    """A floor for the variance: ``given``², or (eps^digits of the first spread)² where that is more.
 
-    An objective resolves steps of about the root of eps around its minimum; this is well below, and still
-    far enough from rounding for the samples to differ as they should.
+    An objective resolves steps of about the root of eps around its minimum; the default is well below, and
+    still far enough from rounding for the samples to differ as they should.
     """
     if sigma is None:
         sigma = 1.0 if box is None else box.half_width(u[..., 0, :])
     info = torch.finfo(u.dtype)
-    share = info.eps ** (2 / 3)
+    share = info.eps**digits
     if isinstance(sigma, Tensor):
         return (share * sigma.detach().to(u)).square().clamp_min(max(given**2, info.tiny))
     return max(given**2, (share * sigma) ** 2, info.tiny)

@@ -22,7 +22,7 @@ class Record(NamedTuple):
     iteration: int
     samples: Tensor  # (*B, N, n)
     values: Tensor  # (*B, N), as the objective returned them
-    weights: Tensor | None  # (*B, N); None for solvers that do not weight
+    weights: Tensor | None  # (*B, N), those of CMAES also negative; None for solvers that do not weight
     mean: Tensor  # (*B, n), after the update
     sigma: Tensor | None  # (*B, n), after the update
     violation: Tensor | None = None  # (*B, N), of the constraint: 0 for feasible samples
@@ -30,8 +30,10 @@ class Record(NamedTuple):
     @property
     def effective_samples(self) -> Tensor | None:
         """(Σw)² / Σw², (*B,): how many samples the update really rests on. At τ = 1 it is far above k."""
-        w = self.weights
-        return None if w is None else w.sum(-1).square() / w.square().sum(-1)
+        if self.weights is None:
+            return None
+        w = self.weights.clamp_min(0.0)
+        return w.sum(-1).square() / w.square().sum(-1)
 
     @property
     def n_feasible(self) -> Tensor | None:
@@ -90,7 +92,7 @@ class Solver(ABC):
 
     @abstractmethod
     def step(self, evaluate: Evaluate, state: Any, noise: Tensor | None, t: int) -> tuple[Any, Record]:
-        """One iteration."""
+        """One iteration. Where it evaluates more than once, the samples of its record come first."""
 
     @abstractmethod
     def result(self, state: Any) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from dcem._checks import holds
 from dcem.distributions import FullGaussian, Gaussian
 from dcem.distributions.gaussian import least_variance, near
-from dcem.distributions.moments import effective_samples, rank_mu_rate
+from dcem.distributions.moments import rank_mu_rate
 from dcem.solvers.elites import is_hard, scaled, slope_of_elites, soft_elites
 from dcem.solvers.sampling import SamplingSolver, SamplingState
 from dcem.solvers.schedule import is_constant, over_rows
@@ -46,20 +46,22 @@ class FullPaths(NamedTuple):
 class CMAES(SamplingSolver):
     """The covariance matrix adaptation evolution strategy (Hansen, "The CMA Evolution Strategy", 2016).
 
-    As in `DCEM`, the mean moves to a weighted mean of N samples, T times. The better half has weight, by its
-    rank: w = ln(k + ½) − ln rank with k = N / 2. The covariance learns from the samples (rank-μ) and from the
-    path of the mean (rank-one), and its size from whether the steps of the mean agree with each other. It
-    needs time, some hundred iterations, and then solves what is out of reach for DCEM.
+    As in `DCEM`, the mean moves to a weighted mean of N samples, T times. A sample has weight by its rank:
+    w = ln((N + 1) / 2) − ln rank, of the N with a value. The better half, whose weights are positive, moves
+    the mean. The covariance learns from the path of the mean (rank-one) and from the samples (rank-μ), from
+    the worse half to be smaller (active), and its size from whether the steps of the mean agree with each
+    other. It needs time, some hundred iterations, and then solves what is out of reach for DCEM.
 
-    The weight of a rank is a sum over top-j's, w = Σ_j Δ_j lml(−v, j, tau), where Δ_j is what a weight loses
-    from rank j to the next. So gradients flow, in all the ways that `dcem.backward` knows; at tau = 0 it is
-    the known algorithm. See `SamplingSolver` for the settings not listed here.
+    The weight of a rank is a sum over top-j's, w = w_N + Σ_j Δ_j lml(−v, j, tau), where Δ_j is what a weight
+    loses from rank j to the next. So gradients flow, in all the ways that `dcem.backward` knows; at tau = 0
+    it is the known algorithm. See `SamplingSolver` for the settings not listed here.
 
     Args:
-        n_samples: N; None for 3/2 of the usual 4 + ⌊3 ln n⌋ in n dimensions, rounded up to an even number.
+        n_samples: N; None for the usual 4 + ⌊3 ln n⌋ in n dimensions.
         distribution: `FullGaussian`, or `Gaussian` for the separable variant, whose cost grows with n and
             not n³: for hundreds of dimensions. They give the first spread and the bounds; their estimators
-            are not used.
+            are not used. Within clamped bounds the worse half is left out, and it learns more slowly: name
+            none where f has values everywhere.
         tau: temperature of the soft ranks, >= 0; the number 0 for hard ones. A tensor (a scalar, or one value
             a row) may require gradients.
 
@@ -89,7 +91,7 @@ class CMAES(SamplingSolver):
         return type(self) is CMAES and is_constant(self)
 
     def samples(self, n: int) -> int:
-        return 2 * math.ceil(0.75 * (4 + int(3 * math.log(n)))) if self.n_samples is None else self.n_samples
+        return 4 + int(3 * math.log(n)) if self.n_samples is None else self.n_samples
 
     def init(self, x0: Tensor) -> SamplingState:
         state = super().init(x0)
@@ -99,77 +101,94 @@ class CMAES(SamplingSolver):
         return state._replace(phi=kind(mean, spread, zero, zero, one))
 
     def weights(self, values: Tensor, t: int) -> Tensor:
-        logs = self._log_weights(values)
+        finite = values.isfinite()
+        median = ((finite.sum(-1, keepdim=True) + 1).clamp_min(3).to(values) / 2).log()
         if is_hard(self.tau):
-            order = torch.where(values.isfinite(), values, torch.inf).argsort(-1)
-            ranked = torch.zeros_like(values).scatter(-1, order, logs.expand_as(values))
-            return torch.where(values.isfinite(), ranked, 0.0)
-        return self._over_ranks(soft_elites, values, logs)
+            order = torch.where(finite, values, torch.inf).argsort(-1)
+            log_rank = torch.zeros_like(values).scatter(-1, order, _log_ranks(values).expand_as(values))
+        else:
+            log_rank = math.log(values.shape[-1]) - self._over_ranks(soft_elites, values)
+        return torch.where(finite, median - log_rank, 0.0)
 
     def slope(self, values: Tensor, t: int) -> Tensor:
-        return self._over_ranks(slope_of_elites, values, self._log_weights(values))
+        return self._over_ranks(slope_of_elites, values)
 
     def softness(self, t: int) -> float | Tensor:
         return self.tau
 
-    def _log_weights(self, values: Tensor) -> Tensor:
-        """The weights of ranks 1 to N, (N,)."""
-        n = values.shape[-1]
-        rank = torch.arange(1, n + 1, dtype=values.dtype, device=values.device)
-        return (math.log(max(n // 2, 1) + 0.5) - rank.log()).clamp_min(0.0)
-
-    def _over_ranks(self, soft: Any, values: Tensor, logs: Tensor) -> Tensor:
-        """Σ_j Δ_j soft(v, j), which at τ = 0 is Σ_{j >= rank} Δ_j, the weight of a rank."""
-        count = max(values.shape[-1] // 2, 1)
-        losses = -logs[: count + 1].diff() if len(logs) > 1 else logs
+    def _over_ranks(self, soft: Any, values: Tensor) -> Tensor:
+        """Σ_j Δ_j soft(v, j), which at τ = 0 is Σ_{j >= rank} Δ_j: what the last rank weighs less."""
         v = scaled(values, self.normalize).unsqueeze(-2)
-        v = v.expand(*v.shape[:-2], count, v.shape[-1])
-        j = torch.arange(1, count + 1, dtype=v.dtype, device=v.device).unsqueeze(-1)
+        v = v.expand(*v.shape[:-2], values.shape[-1] - 1, v.shape[-1])
+        j = torch.arange(1, v.shape[-2] + 1, dtype=v.dtype, device=v.device).unsqueeze(-1)
         tau = over_rows(self.tau, "CMAES: tau", values)
         tau = tau.unsqueeze(-1) if isinstance(tau, Tensor) and tau.ndim else tau
-        return (losses.unsqueeze(-1) * soft(v, j, tau, "done" if self.normalize else False)).sum(-2)
+        losses = _log_ranks(values).diff().unsqueeze(-1)
+        return (losses * soft(v, j, tau, "done" if self.normalize else False)).sum(-2)
 
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
         if u.dtype in (torch.float16, torch.bfloat16):  # these have no Cholesky factorisation
             wide = self.fit(type(phi)(*(part.float() for part in phi)), u.float(), weights.float())
             return type(phi)(*(part.to(u.dtype) for part in wide))
-        n, mu, full = u.shape[-1], effective_samples(weights), isinstance(phi, FullPaths)
-        p = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
+        n, full = u.shape[-1], isinstance(phi, FullPaths)
+        tiny = torch.finfo(u.dtype).tiny
+        p, q = weights.clamp_min(0.0), (-weights).clamp_min(0.0)
+        p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True).clamp_min(tiny)  # q may be zero
+        mu, mu_of_worse = (1 / x.square().sum(-1, keepdim=True).clamp_min(tiny) for x in (p, q))
         d = u - phi.mean.unsqueeze(-2)
-        move = (p * d).sum(-2)
+        z = _whitened(phi, d)
+        # A sample is hardly ever so long; bounds and proposals can put one anywhere, which must not count.
+        longest = (math.sqrt(n) + 3) ** 2
+        squared = z.square().sum(-1)
+        usual = (longest / squared.clamp_min(longest)).sqrt()
+        shift, move = (torch.stack([p, p * usual], -2) @ d).unbind(-2)
+        step = ((p * usual).unsqueeze(-2) @ z).squeeze(-2)
+        mean = phi.mean + shift
 
         # Steps that agree make a long path, and the distribution wider: cumulative step-size control.
-        c_step = (mu + 2) / (n + mu + 5)
+        c_step = ((mu + 2) / (n + mu + 3)).clamp_max(0.5)
         damping = 1 + c_step + 2 * (((mu - 1) / (n + 1)).clamp_min(1.0).sqrt() - 1)
-        step_path = (1 - c_step) * phi.step_path + (c_step * (2 - c_step) * mu).sqrt() * _whitened(phi, move)
+        step_path = (1 - c_step) * phi.step_path + (c_step * (2 - c_step) * mu).sqrt() * step
         fading = phi.fading * (1 - c_step.squeeze(-1)).square()
-        expected = math.sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n * n))  # the length of standard normals
-        length = torch.linalg.vector_norm(step_path, dim=-1, keepdim=True) / expected
-        growth = (c_step / damping * (length - 1)).clamp_max(1.0).exp()
+        length = torch.linalg.vector_norm(step_path, dim=-1, keepdim=True)
+        expected = math.sqrt(2) * math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2))  # of normals
+        growth = (c_step / damping * (length / expected - 1)).clamp_max(1.0).exp()
 
         # While the steps are far too short, the path of the mean waits: the covariance would explode.
-        steady = (length < (1.4 + 2 / (n + 1)) * (1 - fading.unsqueeze(-1)).sqrt()).to(u.dtype)
+        steady = (length.square() < n * (2 + 4 / (n + 1)) * (1 - fading.unsqueeze(-1))).to(u.dtype)
         c_path = (4 + mu / n) / (n + 4 + 2 * mu / n)
         path = (1 - c_path) * phi.path + steady * (c_path * (2 - c_path) * mu).sqrt() * move
 
-        # The covariance, of the size of the new steps.
-        separable = (n + 2) / 3  # a diagonal has fewer numbers to learn
-        c_one = 2 / ((n + 1.3) ** 2 + mu) * (1 if full else separable)
-        c_mu = torch.minimum(rank_mu_rate(mu, n) * (2 if full else separable), 1 - c_one)
-        kept = 1 - c_one - c_mu + (1 - steady) * c_one * c_path * (2 - c_path)
+        # The covariance, of the size of the new steps, from the path, the better samples and, against them,
+        # the worse: each at the usual length, all as much as leaves a positive matrix.
+        quicker = 1.0 if full else (n + 2) / 3  # a diagonal has fewer numbers to learn
+        c_one = quicker * min(1.0, u.shape[-2] / 6) * 2 / ((n + 1.3) ** 2 + mu)
+        c_mu = torch.minimum(quicker * rank_mu_rate(mu, n), 1 - c_one)
+        against = torch.minimum(1 + c_one / c_mu, (1 - c_one - c_mu) / (n * c_mu))
+        against = torch.minimum(against, 1 + 2 * mu_of_worse / (mu + 2)) * q.sum(-1, keepdim=True)
+        if self.box is not None and self.box.boundary == "clamp":
+            against = torch.zeros_like(against)  # clamped samples are biased, and would drive the spread up
+        as_long = n / squared.clamp(torch.finfo(z.dtype).eps, longest)
+        signed = (p - against * q * as_long) * usual.square()
+        kept = 1 - c_one - c_mu * (1 - against) + (1 - steady) * c_one * c_path * (2 - c_path)
         rates = [rate * growth.square() for rate in (kept, c_one, c_mu)]
-        mean = phi.mean + move
-        least = least_variance(self.distribution.sigma, self.box, u, self.sigma_min)
+        # Not more than rounding: on a sharp ridge, one direction has to become far smaller than others.
+        least = least_variance(self.distribution.sigma, self.box, u, self.sigma_min, digits=1.0)
         least = (near(u) * mean.detach()).square() + least
-        spread = (_covariance if full else _deviation)(phi, path, d, p, rates, least)
+        spread = (_covariance if full else _deviation)(phi, path, d, signed.unsqueeze(-1), rates, least)
         return type(phi)(mean, spread, step_path, growth * path, fading)
 
 
-def _whitened(phi: Any, move: Tensor) -> Tensor:
-    """A step of the mean in units of the distribution, (*B, n)."""
+def _log_ranks(values: Tensor) -> Tensor:
+    """The logarithms of ranks 1 to N, (N,), for values (*B, N)."""
+    return torch.arange(1, values.shape[-1] + 1, dtype=values.dtype, device=values.device).log()
+
+
+def _whitened(phi: Any, d: Tensor) -> Tensor:
+    """Steps d (*B, N, n) in units of the distribution."""
     if isinstance(phi, Paths):
-        return move / phi.sigma
-    return torch.linalg.solve_triangular(phi.scale_tril, move.unsqueeze(-1), upper=False).squeeze(-1)
+        return d / phi.sigma.unsqueeze(-2)
+    return torch.linalg.solve_triangular(phi.scale_tril, d.mT, upper=False).mT
 
 
 def _deviation(phi: Paths, path: Tensor, d: Tensor, p: Tensor, rates: list[Tensor], least: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
-from dcem._graph import depends_on_more
+from dcem._graph import with_gradient
 from dcem.distributions.box import Bounds, Box, first_mean, merged
 from dcem.distributions.gaussian import check_sigma, first_sigma
 from dcem.noise import Normal
@@ -99,28 +99,9 @@ class GradientDescent(Solver):
             sigma = first_sigma(self.sigma, self.box, x.squeeze(-2), "GradientDescent").unsqueeze(-2)
             x = self._inside(torch.cat([x, x + sigma * noise], dim=-2))
             velocity = torch.zeros_like(x)
-        unroll = torch.is_grad_enabled()
-        if torch.compiler.is_compiling():
-            # Compiled code has no second derivative of its own; a function transform is traced through.
-            gradient, values = torch.func.grad(lambda x: _total(evaluate(x, None)), has_aux=True)(x)
-            return self._moved(x, velocity, gradient, values, t)
-        with torch.enable_grad():
-            at = x if unroll and x.requires_grad else x.detach().requires_grad_()
-            values = evaluate(at, None)
-            unroll = unroll and (x.requires_grad or depends_on_more(values, at))
-            if not values.requires_grad:
-                raise ValueError(
-                    "GradientDescent: f must be differentiable in x, but its values carry no graph"
-                )
-            (gradient,) = torch.autograd.grad(_total(values)[0], at, create_graph=unroll)
-        return self._moved(x, velocity, gradient, values if unroll else values.detach(), t)
-
-    def _moved(
-        self, x: Tensor, velocity: Tensor, gradient: Tensor, values: Tensor, t: int
-    ) -> tuple[DescentState, Record]:
-        velocity = self.momentum * velocity + torch.where(gradient.isfinite(), gradient, 0.0)
-        moved = self._inside(x - at(self.learning_rate, t) * velocity)
-        new = DescentState(moved, velocity, values)
+        values, gradient = with_gradient(lambda x: evaluate(x, None), x, "GradientDescent")
+        velocity = self.momentum * velocity + gradient
+        new = DescentState(self._inside(x - at(self.learning_rate, t) * velocity), velocity, values)
         return new, Record(t, x, values, None, self.result(new), None)
 
     def result(self, state: DescentState) -> Tensor:
@@ -138,8 +119,3 @@ class GradientDescent(Solver):
 
     def _inside(self, x: Tensor) -> Tensor:
         return x if self.box is None else self.box.clamp(x)
-
-
-def _total(values: Tensor) -> tuple[Tensor, Tensor]:
-    """What to descend on, and the values: a point with no finite one has no gradient and stays."""
-    return torch.where(values.isfinite(), values, 0.0).sum(), values

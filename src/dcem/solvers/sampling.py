@@ -12,6 +12,7 @@ from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
+from dcem.solvers.refine import Refine
 from dcem.solvers.schedule import Schedule, at, check_schedule, over_rows
 from dcem.topk.standardize import Scaling, gated
 
@@ -21,8 +22,9 @@ class SamplingState(NamedTuple):
     best_x: Tensor | None = None  # (*B, n), when the best sample is the result
     best_value: Tensor | None = None  # (*B,)
     moving: Tensor | None = None  # (*B,), when rows stop early
-    elites: Tensor | None = None  # (*B, keep_elites, n) of the last iteration, as the distribution has them
+    elites: Tensor | None = None  # (*B, E, n) of the last iteration, as the distribution has them
     proposals: Tensor | None = None  # (*B, P, n), candidates in every iteration, as the distribution has them
+    own: Any = None  # what a solver remembers beside all that
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +47,7 @@ class SamplingSolver(Solver):
         noise: `Normal()`, `Antithetic()`, `Sobol()`, or for action sequences `Colored()`; see `dcem.noise`.
         keep_elites: how many of the best samples of an iteration take part in the next one (iCEM), in place
             of as many new ones.
+        refine: `Refine()` for gradient steps on the best samples of every iteration.
         stop_below: a row stops, whatever the others do, once an update moves its mean by less than this in
             every dimension. None: never.
     """
@@ -62,6 +65,7 @@ class SamplingSolver(Solver):
     widen: Schedule = 1.0
     noise: Noise = field(default_factory=Normal)
     keep_elites: int = 0
+    refine: Refine | None = None
     stop_below: float | None = None
     _paced: Distribution = field(init=False, repr=False)  # `distribution`, for as many iterations
 
@@ -81,6 +85,13 @@ class SamplingSolver(Solver):
                 f"{name}: keep_elites must satisfy 0 <= keep_elites < n_samples = {least}, "
                 f"got {self.keep_elites}"
             )
+        if self.refine is not None and not (
+            isinstance(self.refine, Refine) and self.keep_elites + self.refine.count < least
+        ):
+            raise ValueError(
+                f"{name}: refine must be a Refine of fewer points than n_samples = {least}, "
+                f"got {self.refine!r}"
+            )
         if self.returns not in ("mean", "best"):
             raise ValueError(f"{name}: returns must be 'mean' or 'best', got {self.returns!r}")
         if self.normalize not in (True, False, "half"):
@@ -92,6 +103,8 @@ class SamplingSolver(Solver):
                 f"{name}: distribution must be one such as Gaussian(), a subclass of dcem.Distribution, "
                 f"got {self.distribution!r}"
             )
+        if self.refine is not None:
+            self.refine.check(self.distribution, name)
         if isinstance(self.noise, type) or not hasattr(self.noise, "draw"):
             raise TypeError(f"{name}: noise must have a method draw, got {self.noise!r}")
         self._check_schedule("smoothing", "lie in [0, 1]", lambda x: (x - 0.5).abs() <= 0.5)
@@ -105,7 +118,10 @@ class SamplingSolver(Solver):
         return self.n_samples
 
     def weights(self, values: Tensor, t: int) -> Tensor:
-        """Weights (*B, N) for values (*B, N): more for lower ones, none for those that are not finite."""
+        """Weights (*B, N) for values (*B, N): more for lower ones, 0 for those that are not finite.
+
+        Negative ones, where a solver has them, count against the spread alone.
+        """
         raise NotImplementedError
 
     def slope(self, values: Tensor, t: int) -> Tensor:
@@ -115,6 +131,13 @@ class SamplingSolver(Solver):
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
         """The next distribution, from the last one, samples u and their weights."""
         return self._paced.fit(phi, u, weights, self.sigma_min)
+
+    def refit(self, state: SamplingState, u: Tensor, values: Tensor, t: int) -> tuple[SamplingState, Tensor]:
+        """The state after an iteration with samples u (*B, N, n) of these values, and their weights."""
+        weights = self.weights(values, t)
+        if not self._gates:
+            weights = gated(weights, values)
+        return state._replace(phi=self._damped(self.fit(state.phi, u, weights), state.phi, t)), weights
 
     def _damped(self, new: Any, old: Any, t: int) -> Any:
         """The distribution of the next iteration, from the one that was fitted and the last."""
@@ -162,8 +185,9 @@ class SamplingSolver(Solver):
             with torch.no_grad():
                 value = f(best.unsqueeze(-2)).squeeze(-1)
             new = new._replace(best_x=best, best_value=torch.where(value.isfinite(), value, torch.inf))
-        if self.keep_elites and state.elites is not None:
-            new = new._replace(elites=state.elites[..., : self.keep_elites, :])
+        count = self.keep_elites + (self.refine.count if self.refine is not None else 0)
+        if count and state.elites is not None:
+            new = new._replace(elites=state.elites[..., :count, :])
         return new
 
     def propose(self, state: SamplingState, x: Tensor) -> SamplingState:
@@ -192,24 +216,28 @@ class SamplingSolver(Solver):
 
         def influence(values: Tensor) -> Tensor:
             # |∂μ/∂v| is proportional to the weight's slope times the distance from the mean.
-            weights = self.weights(values, t)
+            weights = self.weights(values, t).clamp_min(0.0)
             mean = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-2) @ u
             return self.slope(values, t) * torch.linalg.vector_norm(u - mean, dim=-1)
 
         values = evaluate(x, influence)
-        weights = self.weights(values, t)
-        if not self._gates:
-            weights = gated(weights, values)
-        phi = self._damped(self.fit(state.phi, u, weights), state.phi, t)
-        new = self._keep_best(state._replace(phi=phi), x, values)
-        if self.keep_elites:
-            # Of the samples alone: proposals come again anyway, and would count twice.
-            finite = torch.where(values.isfinite(), values, torch.inf)[..., : self.n_samples]
-            best = finite.topk(self.keep_elites, dim=-1, largest=False).indices
-            new = new._replace(elites=u.gather(-2, best.unsqueeze(-1).expand(*best.shape, u.shape[-1])))
+        new, weights = self.refit(state, u, values, t)
+        new = self._keep_best(new, x, values)
+        kept = self._elites(u, values, self.keep_elites)
+        if self.refine is not None:
+            best = self._elites(u, values, self.refine.n)
+            kept = torch.cat([kept, self.refine.samples(evaluate, self.distribution, new.phi, best)], dim=-2)
+        if kept.shape[-2]:
+            new = new._replace(elites=kept)
         if state.moving is not None:
             new = self._stop_rows(state, new)
         return new, Record(t, x, values, weights, self.distribution.decode(new.phi.mean), new.phi.sigma)
+
+    def _elites(self, u: Tensor, values: Tensor, count: int) -> Tensor:
+        """The best samples (*B, count, n). Proposals come again anyway, and would count twice."""
+        finite = torch.where(values.isfinite(), values, torch.inf)[..., : self.samples(u.shape[-1])]
+        best = finite.topk(count, dim=-1, largest=False).indices
+        return u.gather(-2, best.unsqueeze(-1).expand(*best.shape, u.shape[-1]))
 
     def result(self, state: SamplingState) -> Tensor:
         x = self.distribution.answer(state.phi) if state.best_x is None else state.best_x
@@ -240,13 +268,19 @@ class SamplingSolver(Solver):
         moved = (new.phi.mean - old.phi.mean).abs().amax(-1) >= self.stop_below
         moving = old.moving
 
-        def keep(new: Tensor, old: Tensor) -> Tensor:
-            return torch.where(moving.reshape(moving.shape + (1,) * (new.ndim - moving.ndim)), new, old)
-
-        phi = pytree.tree_map(keep, new.phi, old.phi)
+        phi = in_rows(moving, new.phi, old.phi)
         best = {
-            name: keep(getattr(new, name), getattr(old, name))
+            name: in_rows(moving, getattr(new, name), getattr(old, name))
             for name in ("best_x", "best_value")
             if getattr(old, name) is not None
         }
         return new._replace(phi=phi, moving=moving & moved, **best)
+
+
+def in_rows(mask: Tensor, new: Any, old: Any) -> Any:
+    """The new tensors in the rows (*B,) of the mask, the old ones in the others; of any structure."""
+
+    def choose(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
+
+    return pytree.tree_map(choose, new, old)

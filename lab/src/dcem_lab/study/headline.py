@@ -14,6 +14,7 @@ from dcem_lab.report.documents import NOT_MEASURED
 from dcem_lab.report.formats import scientific
 from dcem_lab.report.sources import Sources, read_json, read_rows
 from dcem_lab.report.statistics import log_interval
+from dcem_lab.study import optimisers
 from dcem_lab.suite.beside import ranked, read_peers, returns_of
 from dcem_lab.suite.numbers import Evaluation, read_evaluations
 from dcem_lab.suite.value_numbers import main_trainings
@@ -32,6 +33,7 @@ def rows(sources: Sources) -> list[dict[str, str]]:
         *_cartpole(sources.results),
         *_control_suite(sources.results),
         *_with_a_value(sources.results),
+        *_optimisers(sources),
         *_speed(sources.benchmarks),
         *_gpu_speed(sources.gpu_benchmarks),
     ]
@@ -125,6 +127,20 @@ def _returns(task: str, controller: str, evaluated: Mapping[tuple[str, str], Eva
     if len(found) == 1:
         return f"median {medians}, mean {means}"
     return f"{len(found)} seeds: medians {medians}; means {means}"
+
+
+def _optimisers(sources: Sources) -> Iterator[dict[str, str]]:
+    found = optimisers.shares(sources)
+    here, beside, restarted = (
+        found[name, "10", "1000"]["all"] if (name, "10", "1000") in found else NOT_MEASURED
+        for name in ("ipop", "pycma CMA-ES", "pycma IPOP")
+    )
+    yield _row(
+        "BBOB, 10 dimensions, 10,000 evaluations, `IPOP`: share of targets reached",
+        here,
+        f"pycma: {beside}, with restarts {restarted}",
+        "benchmarks/optimisers/README.md",
+    )
 
 
 def _speed(folder: Path) -> Iterator[dict[str, str]]:

@@ -14,7 +14,7 @@ from dcem_lab.regression import section as regression_section
 from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
 from dcem_lab.report.formats import duration
 from dcem_lab.report.sources import Sources, read_rows
-from dcem_lab.study import headline
+from dcem_lab.study import headline, optimisers
 from dcem_lab.study.speed import loop_rows
 from dcem_lab.suite import questions, starts, value_numbers
 from dcem_lab.suite import section as suite_section
@@ -232,6 +232,9 @@ TABLES: Tables = {
     "closed-loop": lambda sources: cartpole_numbers.closed_loop(sources.results),
     "closed-loop-trainings": lambda sources: cartpole_numbers.closed_loop_trainings(sources.results),
     "backward": _backward,
+    "optimisers": optimisers.overview,
+    "optimisers-groups": optimisers.groups,
+    "refine": optimisers.refined,
     "gpu-targets": _gpu_targets,
     "differentiation": _differentiation,
 }

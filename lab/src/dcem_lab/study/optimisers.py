@@ -1,0 +1,69 @@
+"""The solvers beside other optimisers: tables of `benchmarks/optimisers`."""
+
+from __future__ import annotations
+
+from dcem_lab.report.documents import NOT_MEASURED, Rows
+from dcem_lab.report.sources import Sources, read_rows
+
+# By their names in the tables: how a reader knows them.
+_COLUMNS = {
+    "dcem": "`DCEM()`",
+    "dcem, paper": "its paper's settings",
+    "dcem, full": "`FullGaussian`",
+    "cmaes": "`CMAES()`",
+    "ipop": "`IPOP(tau=0)`",
+    "pycma CMA-ES": "pycma",
+    "pycma IPOP": "pycma, restarts",
+    "evotorch CEM": "evotorch's CEM",
+    "evotorch SNES": "its SNES",
+    "scipy DE": "scipy's DE",
+}
+_GROUPS = ("separable", "moderate", "ill-conditioned", "multimodal", "weak structure")
+_CASES = (("10", "100"), ("10", "1000"), ("20", "100"), ("20", "1000"))
+
+
+def shares(sources: Sources) -> dict[tuple[str, str, str], dict[str, str]]:
+    """Rows of the summary by optimiser, dimension and evaluations per dimension."""
+    return {(row["optimiser"], row["dimension"], row["budget"]): row for row in _read(sources, "summary.csv")}
+
+
+def overview(sources: Sources) -> Rows:
+    """The mean share of targets of all functions."""
+    found = shares(sources)
+    return [
+        {"dimensions": dimension, "evaluations": f"{int(dimension) * int(budget):,}"}
+        | {title: _share(found.get((name, dimension, budget)), "all") for name, title in _COLUMNS.items()}
+        for dimension, budget in _CASES
+    ]
+
+
+def groups(sources: Sources) -> Rows:
+    """Shares by group of functions, with 1,000 evaluations per dimension."""
+    found = shares(sources)
+    names = ("dcem", "dcem, full", "cmaes", "ipop", "pycma CMA-ES", "pycma IPOP")
+    return [
+        {"dimensions": dimension, "functions": group}
+        | {_COLUMNS[name]: _share(found.get((name, dimension, "1000")), group) for name in names}
+        for dimension in ("10", "20")
+        for group in _GROUPS
+    ]
+
+
+def refined(sources: Sources) -> Rows:
+    """Evaluations to the same quality without and with gradient steps, where both arrive."""
+    return [
+        {"problem": f"{row['problem']}, {row['quality']}", "solver": row["solver"]}
+        | {name: f"{int(row[name]):,}" for name in ("evaluations", "with Refine()")}
+        | {"times fewer": row["times fewer"]}
+        for row in _read(sources, "refine.csv")
+        if row["times fewer"]
+    ]
+
+
+def _read(sources: Sources, name: str) -> Rows:
+    path = sources.checkout / "benchmarks" / "optimisers" / "results" / name
+    return read_rows(path) if path.exists() else []
+
+
+def _share(row: dict[str, str] | None, group: str) -> str:
+    return row[group] if row else NOT_MEASURED
