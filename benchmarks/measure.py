@@ -89,10 +89,10 @@ def _time(job: Job, backward: bool, seconds: float) -> Reply:
 def _memory(job: Job, backward: bool) -> Reply:
     """What one warm call adds at its peak, in MB: tensors alone (exact) and the whole process (pages)."""
     job.run(backward)
-    return {"process MB": _process_peak(job, backward), "tensors MB": _tensor_peak(job, backward)}
+    return {"process MB": process_peak(job, backward), "tensors MB": _tensor_peak(job, backward)}
 
 
-def _process_peak(job: Job, backward: bool) -> float | None:
+def process_peak(job: Job, backward: bool) -> float | None:
     """Growth of the resident set to its high-water mark; None where the kernel cannot reset the mark."""
     gc.collect()
     try:
