@@ -49,6 +49,15 @@ def _lml(batch: int, n: int, k: int) -> Case:
     return Case(f"{batch}×{n}, k={k}", {"name": "TopK", "batch": batch, "n": n, "k": k})
 
 
+def _selection(batch: int, n: int, k: int, ess: float) -> Case:
+    problem = {"name": "Selection", "batch": batch, "n": n, "k": k, "ess": ess}
+    return Case(f"{batch}×{n}, k={k}", problem)
+
+
+def _operator(label: str, operator: str, environment: str = "ours") -> Contender:
+    return Contender(label, "selection", environment, {"operator": operator})
+
+
 def _modes(tau: float) -> tuple[Contender, ...]:
     def mode(*spec: str | float) -> Contender:
         label = f"{spec[0]}({', '.join(map(str, spec[1:]))})"
@@ -78,6 +87,22 @@ TABLES = (
         ),
     ),
     Table(
+        "topk",
+        "Soft top-k operators",
+        "Rows of standard normal scores, each operator at the temperature where half as many samples again as k "
+        "count. SOFT, LapSum and the Euclidean projection are ours, from their papers' formulas, in torch.",
+        (_selection(1, 100, 10, 15), _selection(64, 100, 10, 15), _selection(16, 1000, 100, 150)),
+        (
+            _operator("dcem.lml", "lml"),
+            _operator("SOFT top-k, 200 iterations", "SOFT"),
+            _operator("LapSum", "LapSum"),
+            _operator("Euclidean projection", "Euclidean"),
+            _operator("difftopk, bitonic network", "network", "difftopk"),
+            _operator("difftopk, SoftSort", "SoftSort", "difftopk"),
+        ),
+        differences=True,
+    ),
+    Table(
         "dcem",
         "Differentiable cross-entropy method",
         "20-dimensional quadratic, N=100, k=10, T=10, τ=1; gradients are to its centre. "
@@ -88,6 +113,7 @@ TABLES = (
             Contender("dcem.DCEM", "dcem"),
             Contender("dcem.DCEM, compiled", "dcem", options={"compiled": True}),
             Contender("a JAX program", "dcem", "jax_program"),
+            Contender("released code", "dcem", "released"),
             Contender("theseus DCEM", "dcem", "theseus", exact={"lml_eps": 1e-12}),
         ),
         differences=True,
