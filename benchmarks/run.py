@@ -121,8 +121,10 @@ def rotated(contenders: tuple[Contender, ...], turn: int) -> tuple[Contender, ..
 
 def figures(table: Table, case: Case, contender: Contender, worker: Worker, threads: int) -> dict[str, Any]:
     request = contender.request(case)
-    with Worker(contender.environment, threads) as fresh:
-        found = fresh.ask("memory", request, backward=contender.backward)
+    found: dict[str, Any] = {}
+    if table.memory:
+        with Worker(contender.environment, threads) as fresh:
+            found = fresh.ask("memory", request, backward=contender.backward)
     if contender.judged:
         found |= worker.ask("judge", request)
     if table.compare and contender.backward:
