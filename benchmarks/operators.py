@@ -14,7 +14,7 @@ Operator = Callable[[Tensor, int, float], Tensor]
 
 
 def soft_topk(x: Tensor, k: int, epsilon: float, n_iters: int = 200) -> Tensor:
-    """SOFT top-k (Xie et al., 2020): entropic optimal transport of n points to the anchors 0 and 1, by Sinkhorn.
+    """SOFT top-k (Xie et al., 2020): entropic optimal transport to the anchors 0 and 1, by Sinkhorn.
 
     At its fixed point it is σ(2x/ε + ν) with the ν that makes the sum k, which is LML at τ = ε/2.
     """
@@ -45,9 +45,9 @@ class _SoftTopK(torch.autograd.Function):
 
 
 def lapsum(x: Tensor, k: int, alpha: float) -> Tensor:
-    """LapSum (Struski et al., 2025): F((x − b)/α), F the distribution function of Laplace, and b solved exactly.
+    """LapSum (Struski et al., 2025): F((x − b)/α), F Laplace's distribution function, and b solved exactly.
 
-    Between two neighbours in the sorted scores the sum of F is A e^(−b/α) + B e^(b/α) + C: a quadratic equation.
+    Between two neighbours of the sorted scores the sum of F is A e^(−b/α) + B e^(b/α) + C: a quadratic.
     """
     return _LapSum.apply(x, k, alpha)
 
@@ -61,7 +61,7 @@ class _LapSum(torch.autograd.Function):
         below = torch.logcumsumexp(s, -1)
         above = torch.logcumsumexp(-s.flip(-1), -1).flip(-1)
         rank = torch.arange(1, n + 1, dtype=x.dtype)
-        # The sum of F at b = s_j: j terms below or at it, which count ½e^(s_i − b), and 1 − ½e^(b − s_i) above.
+        # The sum of F at b = s_j: up to it a term is ½e^(s_i − b), above it 1 − ½e^(b − s_i).
         none = torch.full_like(s[..., :1], -torch.inf)
         at = 0.5 * (below - s).exp() + (n - rank) - 0.5 * (torch.cat([above[..., 1:], none], -1) + s).exp()
         j = (at > k).sum(-1, keepdim=True)  # the sum falls with b: b lies after the j-th score

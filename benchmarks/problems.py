@@ -39,7 +39,7 @@ class TopK:
 
 
 class Selection(TopK):
-    """The same, for any soft top-k: with the temperature at which `ess` samples count, which is about as soft."""
+    """The same, for any soft top-k, at the temperature where `ess` samples count: all about as soft."""
 
     def __init__(self, batch: int, n: int, k: int, ess: float, dtype: torch.dtype = torch.float32):
         super().__init__(batch, n, k, dtype)

@@ -18,8 +18,8 @@ from tables import Row
 from workers import Worker, WorkerError
 
 TITLE = (
-    "# CPU benchmarks\n\nMedians over interleaved rounds. A ratio is to the first contender of its case: the median "
-    "of the ratios of each round, with their quartiles."
+    "# CPU benchmarks\n\nMedians over interleaved rounds. A ratio is to the first contender of its case: the "
+    "median of the ratios of each round, with their quartiles."
 )
 
 

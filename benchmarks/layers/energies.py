@@ -1,10 +1,11 @@
 """The problems: energies E(x, θ) with an argmin over x, to be differentiated with respect to θ.
 
 Four are sums of squares, E = ½‖r(x, θ)‖², so that least-squares solvers can take part. They are written once,
-for torch and for JAX: `xp` is `torch` or `jax.numpy`. x is (*B, N, n) and θ (*B, m); residuals are (*B, N, r).
+for torch and for JAX: `xp` is `torch` or `jax.numpy`. x is (*B, N, n), θ (*B, m) and r (*B, N, r).
 """
 
 import math
+from itertools import pairwise
 from typing import Any
 
 Array = Any
@@ -31,7 +32,7 @@ class Energy:
 class Quadratic(Energy):
     """A plan of ten pushes in the plane that brings a point mass to a goal: linear-quadratic control.
 
-    θ: position and velocity at the start and at the goal, and logarithms of the weights of both and of effort.
+    θ: position and velocity at the start and at the goal, and logarithms of their weights and of effort's.
     """
 
     steps, dt = 10, 0.3
@@ -167,10 +168,9 @@ ENERGIES: dict[str, type[Energy] | type[Projection]] = {
 def layers(weights: Array, sizes: tuple[int, ...]) -> list[tuple[Array, Array]]:
     """Matrices (*B, in, out) and biases (*B, 1, out) of a network, from its weights (*B, m) in a row."""
     found, at = [], 0
-    for wide, narrow in zip(sizes, sizes[1:], strict=False):
+    for wide, narrow in pairwise(sizes):
         matrix = weights[..., at : at + wide * narrow].reshape(*weights.shape[:-1], wide, narrow)
         at += wide * narrow
         found.append((matrix, weights[..., None, at : at + narrow]))
         at += narrow
     return found
-

@@ -1,7 +1,7 @@
 """What is measured of a layer: the part that runs inside every contender's environment.
 
-A module of `contenders/` ends with `serve(layers, packages)`, where `layers(problem)` gives the layers that it has
-for a problem, by label. It then answers requests, one JSON object a line, until its input closes.
+A module of `contenders/` ends with `serve(layers, packages)`, where `layers(problem)` gives its layers for a
+problem, by label. It then answers requests, one JSON object a line, until its input closes.
 """
 
 import os

@@ -10,8 +10,9 @@ from typing import Any
 Row = dict[str, Any]
 
 COLUMNS = (
-    "problem", "contender", "cosine", "cosine, lowest tenth", "relative error", "relative error, highest tenth",
-    "excess", "found", "ms, B=1", "ratio, B=1", "ms, B=64", "ratio, B=64", "MB", "failures", "instances", "errors",
+    "problem", "contender", "cosine", "cosine, lowest tenth", "relative error",
+    "relative error, highest tenth", "excess", "found", "ms, B=1", "ratio, B=1", "ms, B=64", "ratio, B=64",
+    "MB", "failures", "instances", "errors",
 )  # fmt: skip
 SHOWN = ("cosine", "relative error", "excess", "found", "ms, B=1", "ms, B=64", "MB", "failures")
 

@@ -4,7 +4,6 @@ Every contender lives in an environment and a process of its own. A run renews i
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -112,14 +111,16 @@ def measure(given: dict[str, str], workers: dict[str, Worker], args: argparse.Na
 def times(
     given: dict[str, Any], workers: dict[str, Worker], where: dict[str, str], args: argparse.Namespace
 ) -> dict[str, list[float]]:
-    """CPU milliseconds of a call, round by round: whatever slows the machine for a while slows all of them."""
+    """CPU milliseconds of a call, round by round: what slows the machine for a while slows them all."""
     found: dict[str, list[float]] = {label: [] for label in where}
     for turn in range(-1, args.rounds):  # the first is for compilers, and not kept
         for label, ms in found.items():
             if (turn > 0 and not ms) or (ms and ms[-1] > SLOW):
                 continue
             try:
-                reply = workers[where[label]].ask("time", seconds=args.seconds * (turn >= 0), **given, label=label)
+                reply = workers[where[label]].ask(
+                    "time", seconds=args.seconds * (turn >= 0), **given, label=label
+                )
             except WorkerError:
                 continue
             if turn >= 0 or reply["ms"] > SLOW:

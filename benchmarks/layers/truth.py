@@ -7,6 +7,7 @@ theorem at the lowest minimum. `disagreement` holds these gradients against diff
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -183,12 +184,14 @@ def _projection(count: int, generator: torch.Generator) -> Tensor:
 
 
 def _pendulum(count: int, generator: torch.Generator) -> Tensor:
-    """States all round the circle, and networks fitted for a moment to a pendulum, each a little different."""
+    """States all round the circle, and networks fitted to a pendulum for a moment, each a little different."""
     energy = Pendulum(torch)
     weights = _network((4, energy.hidden, 3), generator)
 
     def loss() -> Tensor:
-        angle, speed, torque = ((torch.rand(256, 1, generator=generator) * 2 - 1) * s for s in (math.pi, 6, 4))
+        angle, speed, torque = (
+            (torch.rand(256, 1, generator=generator) * 2 - 1) * s for s in (math.pi, 6, 4)
+        )
         faster = speed + 0.1 * (9.81 * angle.sin() + 3 * torque)
         turned = angle + 0.1 * faster
         now, then = ([a.cos(), a.sin(), s] for a, s in ((angle, speed), (turned, faster)))
@@ -232,7 +235,7 @@ PARAMETERS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
 
 def _network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Parameter:
     parts = []
-    for wide, narrow in zip(sizes, sizes[1:], strict=False):
+    for wide, narrow in pairwise(sizes):
         parts += [torch.randn(wide * narrow, generator=generator) / wide**0.5, torch.zeros(narrow)]
     return nn.Parameter(torch.cat(parts))
 

@@ -1,7 +1,7 @@
 """The code released with the paper, and the LML that it imports, from the folders of $DCEM_RELEASED.
 
-Neither is on a package index: clone facebookresearch/dcem and locuslab/lml, and name both folders, with a colon
-between them.
+Neither is on a package index: clone facebookresearch/dcem and locuslab/lml, and name both folders, with
+a colon between them.
 """
 
 import os

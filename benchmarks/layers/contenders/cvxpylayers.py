@@ -1,4 +1,4 @@
-"""cvxpylayers: the two convex problems, the quadratic as a quadratic program and the projection with its entropy."""
+"""cvxpylayers: the convex problems, a quadratic program and the projection with its entropy."""
 
 import cvxpy
 import torch

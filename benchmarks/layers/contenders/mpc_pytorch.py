@@ -22,7 +22,9 @@ def quadratic():
         start, goal, weights = theta[:, :4], theta[:, 4:8], energy.scales(theta).square()
         C, c = costs(weights, torch.cat([-weights[:, :4] * goal, torch.zeros(rows, 2)], -1), H)
         F = torch.cat([energy.dynamics, energy.push], 1).expand(H, rows, 4, 6)
-        control = mpc.MPC(4, 2, H + 1, lqr_iter=1, verbose=-1, exit_unconverged=False, detach_unconverged=False)
+        control = mpc.MPC(
+            4, 2, H + 1, lqr_iter=1, verbose=-1, exit_unconverged=False, detach_unconverged=False
+        )
         _, plan, _ = control(start, mpc.QuadCost(C, c), mpc.LinDx(F, torch.zeros(H, rows, 4)))
         return plan[:-1].transpose(0, 1).reshape(rows, energy.n)
 
@@ -54,7 +56,7 @@ def pendulum():
 
 
 def costs(weights: Tensor, linear: Tensor, H: int) -> tuple[Tensor, Tensor]:
-    """Of states and controls at times 0 to H; it also has a control after the last state, which costs and is 0."""
+    """Of states and controls at times 0 to H; its control after the last state costs as well, and is 0."""
     return torch.diag_embed(weights).expand(H + 1, -1, -1, -1), linear.expand(H + 1, -1, -1)
 
 

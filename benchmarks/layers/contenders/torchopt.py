@@ -61,9 +61,10 @@ def descend(objective: Objective, x: Tensor, theta: Tensor, rate: float, graph: 
 
 
 def implicitly(objective: Objective, rate: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """By `custom_root`, whose linear solver is conjugate gradients on the normal equations by default."""
     slope = torch.func.grad(objective)
 
-    @torchopt.diff.implicit.custom_root(slope, argnums=1)  # its default: conjugate gradients on the normal equations
+    @torchopt.diff.implicit.custom_root(slope, argnums=1)
     def solve(x: Tensor, theta: Tensor) -> Tensor:
         with torch.enable_grad():
             return descend(objective, x, theta.detach(), rate, graph=False).detach()

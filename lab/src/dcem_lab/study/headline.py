@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -94,13 +95,18 @@ def _returns(task: str, controller: str, evaluated: Mapping[tuple[str, str], Eva
 def _speed(folder: Path) -> Iterator[dict[str, str]]:
     times = _times(folder / "dcem.csv", "quadratic, B=1", "contender", "forward+backward ms")
     run = read_json(folder / "run.json") if (folder / "run.json").exists() else None
-    where = f"{run['cores']} CPU cores, version {run['versions']['ours']['dcem']}" if run else "CPU"
+    where = _where(run.get("tables", {}).get("dcem", run)) if run else "CPU"
     yield _row(
         f"A solve with its gradients (20 dimensions, {where})",
         times.get("dcem.DCEM", NOT_MEASURED),
         f"theseus-ai: {times.get('theseus DCEM', NOT_MEASURED)}",
         "benchmarks/results/tables.md",
     )
+
+
+def _where(run: dict[str, Any]) -> str:
+    threads = run["threads"]
+    return f"{threads} CPU thread{'s' * (threads > 1)}, version {run['versions']['ours']['dcem']}"
 
 
 def _gpu_speed(folder: Path) -> Iterator[dict[str, str]]:
