@@ -90,8 +90,8 @@ TABLES = (
     Table(
         "topk",
         "Soft top-k operators",
-        "Rows of standard normal scores, each operator at the temperature where half as many samples again "
-        "as k count. SOFT, LapSum and the Euclidean projection are ours, from their papers' formulas, in torch.",
+        "Rows of standard normal scores, each operator at the temperature where 15 samples count in effect. "
+        "SOFT, LapSum and the Euclidean projection are ours, from their papers' formulas, in torch.",
         (_selection(1, 100, 10, 15), _selection(64, 100, 10, 15)),
         (
             _operator("dcem.lml", "lml"),

@@ -184,7 +184,7 @@ def _projection(count: int, generator: torch.Generator) -> Tensor:
 
 
 def _pendulum(count: int, generator: torch.Generator) -> Tensor:
-    """States all round the circle, and networks fitted to a pendulum for a moment, each a little different."""
+    """States all round the circle, and networks fitted to a pendulum, each a little different."""
     energy = Pendulum(torch)
     weights = _network((4, energy.hidden, 3), generator)
 

@@ -1,4 +1,4 @@
-"""The benchmark of argmin layers: its problems, their true gradients, its scores; the soft top-k of others."""
+"""The benchmark of argmin layers: its problems, their true gradients, its scores; soft top-k of others."""
 
 import importlib.util
 from pathlib import Path
