@@ -43,7 +43,6 @@ def main() -> None:
             {c.environment for t in chosen for c in t.contenders}, args.threads, stack
         )
         facts = machine(args.threads) | {"rounds": rounds, "seconds": seconds, "versions": versions}
-        note(folder / "run.json", facts | {"not installed": failures}, chosen)
         pages = {}
         for table in chosen:
             rows = [
@@ -53,6 +52,7 @@ def main() -> None:
             ]
             first = {case.label: next(r for r in rows if r.case == case.label) for case in table.cases}
             pages[table.name] = tables.write(folder, table, rows, first) + origin(facts)
+            note(folder / "run.json", facts | {"not installed": failures}, table.name)
             print(pages[table.name], flush=True)
     tables.publish(folder / "tables.md", TITLE, pages)
     print(f"written to {folder}")
@@ -138,11 +138,11 @@ def figures(table: Table, case: Case, contender: Contender, worker: Worker, thre
     return found
 
 
-def note(path: Path, facts: dict[str, Any], chosen: list[Table]) -> None:
+def note(path: Path, facts: dict[str, Any], table: str) -> None:
     """The facts of this run, and of every table which run it comes from: a run of some keeps the others."""
     known = json.loads(path.read_text()) if path.exists() else {}
     own = {key: facts[key] for key in ("date", "commit", "threads", "load before", "rounds", "versions")}
-    origins = known.get("tables", {}) | {table.name: own for table in chosen}
+    origins = known.get("tables", {}) | {table: own}
     path.write_text(json.dumps(facts | {"tables": origins}, indent=2) + "\n")
 
 
