@@ -21,12 +21,22 @@ PEERS = {
     "evotorch": [[TORCH], ["evotorch==0.6.1", COCO]],
     "pytorch_mppi": [[TORCH], ["pytorch-mppi==0.9.1"]],
     "jax_program": [[TORCH], ["numpy", "jax==0.10.2"]],
+    "torchopt": [[TORCH], ["torchopt==0.7.3"]],
+    "cvxpylayers": [[TORCH], ["cvxpylayers==1.2.0"]],
+    "mpc_pytorch": [
+        [TORCH],
+        ["setuptools", "wheel", "numpy"],
+        ["--no-deps", "--no-build-isolation", "mpc==0.0.6"],
+    ],
+    "difftopk": [[TORCH], ["numpy"], ["--no-deps", "difftopk==0.2.0", "diffsort==0.2.0"]],
+    # Its sources come from a checkout, see peers/released.py; it fails with NumPy 2.
+    "released": [[TORCH], ["numpy==1.26.4", "semantic-version==2.10.0"]],
     "dcem": [[TORCH], [COCO]],  # the checkout's own sources come by PYTHONPATH
     "pycma": [["cma==4.5.0", COCO]],
     "scipy": [["scipy", COCO]],
     "nevergrad": [["nevergrad==1.0.12", "numpy==2.2.6", COCO]],
 }
-UNCONSTRAINED = {"nevergrad"}  # it fails with the NumPy of constraints.txt
+UNCONSTRAINED = {"nevergrad", "released"}  # they fail with the NumPy of constraints.txt
 
 
 class InstallError(Exception):

@@ -38,6 +38,23 @@ class TopK:
         return torch.sigmoid(x + (low + high) / 2)
 
 
+class Selection(TopK):
+    """The same, for any soft top-k, at the temperature where `ess` samples count: all about as soft."""
+
+    def __init__(self, batch: int, n: int, k: int, ess: float, dtype: torch.dtype = torch.float32):
+        super().__init__(batch, n, k, dtype)
+        self.ess = ess
+
+    def judge(self, y: Tensor, cotangent: Tensor, gradients: tuple[Tensor, ...]) -> dict[str, float]:
+        """The error of the sum (largest, over k), how far weights leave [0, 1], and the effective samples."""
+        y = y.double()
+        return {
+            "sum error": ((y.sum(-1) - self.k).abs().max() / self.k).item(),
+            "outside [0, 1]": torch.maximum(-y, y - 1).amax().clamp(min=0).item(),
+            "effective samples": (y.sum(-1).square() / y.square().sum(-1)).mean().item(),
+        }
+
+
 class Search:
     """A cost over candidates X (batch, N, n) and the sampling budget to minimise it with."""
 
@@ -129,7 +146,7 @@ def make(name: str, **settings: object) -> TopK | Search:
     """The problem of that name, from settings that fit into JSON."""
     if "dtype" in settings:
         settings["dtype"] = getattr(torch, str(settings["dtype"]))
-    return {c.__name__: c for c in (TopK, Quadratic, Network, DoubleIntegrator)}[name](**settings)
+    return {c.__name__: c for c in (TopK, Selection, Quadratic, Network, DoubleIntegrator)}[name](**settings)
 
 
 def relative_error(value: Tensor, exact: Tensor) -> float:

@@ -17,6 +17,11 @@ from suite import TABLES, Case, Contender, Table
 from tables import Row
 from workers import Worker, WorkerError
 
+TITLE = (
+    "# CPU benchmarks\n\nMedians over interleaved rounds. A ratio is to the first contender of its case: the "
+    "median of the ratios of each round, with their quartiles."
+)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="dcem bench", description=__doc__.split("\n")[0])
@@ -38,8 +43,7 @@ def main() -> None:
             {c.environment for t in chosen for c in t.contenders}, args.threads, stack
         )
         facts = machine(args.threads) | {"rounds": rounds, "seconds": seconds, "versions": versions}
-        (folder / "run.json").write_text(json.dumps(facts | {"not installed": failures}, indent=2) + "\n")
-        pages = []
+        pages = {}
         for table in chosen:
             rows = [
                 row
@@ -47,9 +51,10 @@ def main() -> None:
                 for row in measure(table, case, workers, failures, rounds, seconds, args.threads)
             ]
             first = {case.label: next(r for r in rows if r.case == case.label) for case in table.cases}
-            pages.append(tables.write(folder, table, rows, first))
-            print(pages[-1], flush=True)
-    (folder / "tables.md").write_text("\n".join([heading(facts), *pages]))
+            pages[table.name] = tables.write(folder, table, rows, first) + origin(facts)
+            note(folder / "run.json", facts | {"not installed": failures}, table.name)
+            print(pages[table.name], flush=True)
+    tables.publish(folder / "tables.md", TITLE, pages)
     print(f"written to {folder}")
 
 
@@ -116,8 +121,10 @@ def rotated(contenders: tuple[Contender, ...], turn: int) -> tuple[Contender, ..
 
 def figures(table: Table, case: Case, contender: Contender, worker: Worker, threads: int) -> dict[str, Any]:
     request = contender.request(case)
-    with Worker(contender.environment, threads) as fresh:
-        found = fresh.ask("memory", request, backward=contender.backward)
+    found: dict[str, Any] = {}
+    if table.memory:
+        with Worker(contender.environment, threads) as fresh:
+            found = fresh.ask("memory", request, backward=contender.backward)
     if contender.judged:
         found |= worker.ask("judge", request)
     if table.compare and contender.backward:
@@ -131,19 +138,21 @@ def figures(table: Table, case: Case, contender: Contender, worker: Worker, thre
     return found
 
 
-def heading(facts: dict[str, Any]) -> str:
+def note(path: Path, facts: dict[str, Any], table: str) -> None:
+    """The facts of this run, and of every table which run it comes from: a run of some keeps the others."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    own = {key: facts[key] for key in ("date", "commit", "threads", "load before", "rounds", "versions")}
+    origins = known.get("tables", {}) | {table: own}
+    path.write_text(json.dumps(facts | {"tables": origins}, indent=2) + "\n")
+
+
+def origin(facts: dict[str, Any]) -> str:
     packages = {k: v for group in facts["versions"].values() for k, v in group.items()}
-    return "\n".join(
-        [
-            "# CPU benchmarks",
-            "",
-            f"{facts['date']}, {facts['cpu']}, {facts['threads']} threads of {facts['cores']} cores, "
-            f"load {facts['load before']} before the start, commit {facts['commit']}.",
-            ", ".join(f"{name} {version}" for name, version in packages.items()) + ".",
-            f"Medians over {facts['rounds']} interleaved rounds. A ratio is to the first contender of its "
-            "case: the median of the ratios of each round, with their quartiles.",
-            "",
-        ]
+    return (
+        f"\n{facts['date']}, {facts['cpu']}, {facts['threads']} threads of {facts['cores']} cores, "
+        f"load {facts['load before']} before the start, commit {facts['commit']}, {facts['rounds']} rounds. "
+        + ", ".join(f"{name} {version}" for name, version in packages.items())
+        + ".\n"
     )
 
 

@@ -35,6 +35,7 @@ class Table:
     contenders: tuple[Contender, ...]  # ratios are to the first
     differences: bool = False  # check gradients against finite differences
     compare: bool = False  # compare gradients with the first contender's
+    memory: bool = True
 
 
 def _quadratic(batch: int) -> Case:
@@ -47,6 +48,15 @@ def _network(batch: int) -> Case:
 
 def _lml(batch: int, n: int, k: int) -> Case:
     return Case(f"{batch}×{n}, k={k}", {"name": "TopK", "batch": batch, "n": n, "k": k})
+
+
+def _selection(batch: int, n: int, k: int, ess: float) -> Case:
+    problem = {"name": "Selection", "batch": batch, "n": n, "k": k, "ess": ess}
+    return Case(f"{batch}×{n}, k={k}", problem)
+
+
+def _operator(label: str, operator: str, environment: str = "ours") -> Contender:
+    return Contender(label, "selection", environment, {"operator": operator})
 
 
 def _modes(tau: float) -> tuple[Contender, ...]:
@@ -78,6 +88,23 @@ TABLES = (
         ),
     ),
     Table(
+        "topk",
+        "Soft top-k operators",
+        "Rows of standard normal scores, each operator at the temperature where 15 samples count in effect. "
+        "SOFT, LapSum and the Euclidean projection are ours, from their papers' formulas, in torch.",
+        (_selection(1, 100, 10, 15), _selection(64, 100, 10, 15)),
+        (
+            _operator("dcem.lml", "lml"),
+            _operator("SOFT top-k, 200 iterations", "SOFT"),
+            _operator("LapSum", "LapSum"),
+            _operator("Euclidean projection", "Euclidean"),
+            _operator("difftopk, bitonic network", "network", "difftopk"),
+            _operator("difftopk, SoftSort", "SoftSort", "difftopk"),
+        ),
+        differences=True,
+        memory=False,
+    ),
+    Table(
         "dcem",
         "Differentiable cross-entropy method",
         "20-dimensional quadratic, N=100, k=10, T=10, τ=1; gradients are to its centre. "
@@ -88,6 +115,7 @@ TABLES = (
             Contender("dcem.DCEM", "dcem"),
             Contender("dcem.DCEM, compiled", "dcem", options={"compiled": True}),
             Contender("a JAX program", "dcem", "jax_program"),
+            Contender("released code", "dcem", "released"),
             Contender("theseus DCEM", "dcem", "theseus", exact={"lml_eps": 1e-12}),
         ),
         differences=True,

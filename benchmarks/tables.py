@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -48,6 +49,15 @@ def write(folder: Path, table: Table, rows: list[Row], by_case: dict[str, Row]) 
     rounds = ([r.case, r.contender, p, i, ms] for r in rows for p in r.ms for i, ms in enumerate(r.ms[p]))
     _csv(folder / f"{table.name}_rounds.csv", ["case", "contender", "pass", "round", "ms"], rounds)
     return _markdown(table, flat)
+
+
+def publish(path: Path, title: str, pages: dict[str, str]) -> None:
+    """Write the pages by name, in place of those of the same name; the others of the file stay."""
+    mark = "<!-- table: {} -->\n"
+    text = path.read_text() if path.exists() else ""
+    kept = dict(re.findall(r"<!-- table: (\w+) -->\n(.*?)(?=<!-- table: |\Z)", text, re.DOTALL))
+    pages = kept | {name: page + "\n" for name, page in pages.items()}
+    path.write_text(f"{title}\n\n" + "".join(mark.format(name) + page for name, page in pages.items()))
 
 
 def _csv(path: Path, header: list[str], rows: Iterable[list[Any]]) -> None:

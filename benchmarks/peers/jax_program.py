@@ -4,17 +4,21 @@ The soft top-k by ten Newton steps kept in a bracket, with a derivative of its o
 `jax.jit` of the whole, and of the whole with its derivative. Noise is drawn inside, by JAX's own generator.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import jax
-import jax.numpy as jnp
-import torch
-from jax import Array
+# XLA makes as many threads as there are cores to run on, whatever OMP_NUM_THREADS says.
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(os.environ["OMP_NUM_THREADS"])])
 
-import problems
-from measure import Job, serve
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import torch  # noqa: E402
+from jax import Array  # noqa: E402
+
+import problems  # noqa: E402
+from measure import Job, serve  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 

@@ -8,10 +8,18 @@ from torch import Tensor
 import dcem
 import problems
 from measure import Job, serve
+from operators import OPERATORS, matched
 
 
 def lml(problem: problems.TopK) -> Job:
     return Job(lambda: dcem.lml(problem.x, problem.k), problem.parameters)
+
+
+def selection(problem: problems.Selection, operator: str) -> Job:
+    """A soft top-k at the problem's effective sample size: dcem's, or one of another paper."""
+    choose = OPERATORS.get(operator, lambda x, k, tau: dcem.lml(x, k, tau=tau))
+    temperature = matched(choose, problem.x, problem.k, problem.ess)
+    return Job(lambda: choose(problem.x, problem.k, temperature), problem.parameters)
 
 
 def topk(problem: problems.TopK) -> Job:
@@ -67,4 +75,5 @@ def _solver(problem: problems.Search, tau: float) -> "dcem.DCEM":
 
 
 if __name__ == "__main__":
-    serve({"lml": lml, "topk": topk, "dcem": cem, "mppi": mppi, "bare": bare}, packages=("dcem",))
+    methods = {"lml": lml, "selection": selection, "topk": topk, "dcem": cem, "mppi": mppi, "bare": bare}
+    serve(methods, packages=("dcem",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,23 +12,18 @@ from dcem_lab import paper
 from dcem_lab.cartpole import numbers as cartpole_numbers
 from dcem_lab.regression import numbers as regression
 from dcem_lab.report.documents import NOT_MEASURED
-from dcem_lab.report.formats import scientific
 from dcem_lab.report.sources import Sources, read_json, read_rows
-from dcem_lab.report.statistics import log_interval
 from dcem_lab.study import optimisers
 from dcem_lab.suite.beside import ranked, read_peers, returns_of
 from dcem_lab.suite.numbers import Evaluation, read_evaluations
 from dcem_lab.suite.value_numbers import main_trainings
 
 _ROBOTS = {"cheetah-run": "Cheetah", "walker-walk": "Walker"}
-_CONTROLLERS = {
-    "full-cem": "CEM in a learned model",
-    "latent-dcem-ppo": "DCEM in a learned latent space, fine-tuned",
-}
+_CONTROLLER = "latent-dcem-ppo"
 
 
 def rows(sources: Sources) -> list[dict[str, str]]:
-    """One row per finding, with the columns of the table."""
+    """One row per finding, with the columns of the table; the pages have the others."""
     return [
         *_regression(sources.results),
         *_cartpole(sources.results),
@@ -35,7 +31,6 @@ def rows(sources: Sources) -> list[dict[str, str]]:
         *_with_a_value(sources.results),
         *_optimisers(sources),
         *_speed(sources.benchmarks),
-        *_gpu_speed(sources.gpu_benchmarks),
     ]
 
 
@@ -45,22 +40,14 @@ def _row(what: str, here: str, beside: str, source: str) -> dict[str, str]:
 
 
 def _regression(results: Path) -> Iterator[dict[str, str]]:
-    here = beside = error = NOT_MEASURED
+    here = beside = NOT_MEASURED
     try:
         found = {variant.name: variant for variant in regression.read_variants(results)}
         here, beside = (f"{found[name].at_minimum.mean():.0%}" for name in ("dcem", "gd"))
-        after, last = (
-            scientific(log_interval(found["dcem"].trained_for(updates)).mean)
-            for updates in (paper.REGRESSION_UPDATES, found["dcem"].config["updates"])
-        )
-        error = f"{after}; {last} after {found['dcem'].config['updates']:,}"
     except (FileNotFoundError, KeyError):
         pass
-    source = "lab/docs/regression.md"
     what = "Regression with a learned energy: predictions that are minima of it"
-    yield _row(what, here, f"unrolled gradient descent: {beside}", source)
-    what = f"The same: training error after {paper.REGRESSION_UPDATES:,} updates"
-    yield _row(what, error, f"the paper: {regression.PAPER_MSE['dcem']}", source)
+    yield _row(what, here, f"unrolled gradient descent: {beside}", "lab/docs/regression.md")
 
 
 def _cartpole(results: Path) -> Iterator[dict[str, str]]:
@@ -74,27 +61,17 @@ def _cartpole(results: Path) -> Iterator[dict[str, str]]:
     source = "lab/docs/cartpole.md"
     what = "Cartpole swing-up in a latent space: improvement over CEM with three times the samples"
     yield _row(what, here, f"the paper: {known:.2f} times", source)
-    loops = {row["controller"]: row for row in cartpole_numbers.closed_loop(results)}
-    what = "Cartpole, replanned after every step: the pole stays up, of 100 states"
-    ours, cem = (_stays_up(loops.get(name)) for name in ("cartpole-closed-loop", cartpole_numbers.STRONG))
-    yield _row(what, ours, f"CEM over the forces: {cem}", source)
-
-
-def _stays_up(row: dict[str, str] | None) -> str:
-    return f"{row['stays up']}, {row['trajectories per plan']} trajectories per plan" if row else NOT_MEASURED
 
 
 def _control_suite(results: Path) -> Iterator[dict[str, str]]:
     evaluated = {(e.task, e.controller): e for e in read_evaluations(results)}
     for task, robot in _ROBOTS.items():
-        for controller, how in _CONTROLLERS.items():
-            known = paper.DMC_RETURNS[task, controller].median
-            yield _row(
-                f"{robot}, {how}: return",
-                _returns(task, controller, evaluated) or NOT_MEASURED,
-                f"the paper: median {known:.0f}",
-                "lab/docs/control-suite.md",
-            )
+        yield _row(
+            f"{robot}, DCEM in a learned latent space, fine-tuned: return",
+            _returns(task, evaluated) or NOT_MEASURED,
+            f"the paper: median {paper.DMC_RETURNS[task, _CONTROLLER].median:.0f}",
+            "lab/docs/control-suite.md",
+        )
 
 
 def _with_a_value(results: Path) -> Iterator[dict[str, str]]:
@@ -115,11 +92,10 @@ def _with_a_value(results: Path) -> Iterator[dict[str, str]]:
         yield _row(what, here, beside, "lab/docs/agents-with-a-value.md")
 
 
-def _returns(task: str, controller: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:
-    """Medians and means, also of the other seeds; those of phase 1 were stopped at different steps."""
-    names = [controller]
-    if controller != "full-cem":
-        names += [name for at, name in evaluated if at == task and name.startswith(f"{controller}-seed-")]
+def _returns(task: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:
+    """Medians and means, also of the other seeds."""
+    others = [name for at, name in evaluated if at == task and name.startswith(f"{_CONTROLLER}-seed-")]
+    names = [_CONTROLLER, *others]
     found = [evaluated[task, name].totals for name in names if (task, name) in evaluated]
     if not found:
         return ""
@@ -146,7 +122,7 @@ def _optimisers(sources: Sources) -> Iterator[dict[str, str]]:
 def _speed(folder: Path) -> Iterator[dict[str, str]]:
     times = _times(folder / "dcem.csv", "quadratic, B=1", "contender", "forward+backward ms")
     run = read_json(folder / "run.json") if (folder / "run.json").exists() else None
-    where = f"{run['cores']} CPU cores, version {run['versions']['ours']['dcem']}" if run else "CPU"
+    where = _where(run.get("tables", {}).get("dcem", run)) if run else "CPU"
     yield _row(
         f"A solve with its gradients (20 dimensions, {where})",
         times.get("dcem.DCEM", NOT_MEASURED),
@@ -155,15 +131,9 @@ def _speed(folder: Path) -> Iterator[dict[str, str]]:
     )
 
 
-def _gpu_speed(folder: Path) -> Iterator[dict[str, str]]:
-    times = _times(folder / "dcem.csv", "B=1, forward+backward", "what", "ms")
-    gpu = read_json(folder / "run.json")["gpu"] if (folder / "run.json").exists() else "GPU"
-    yield _row(
-        f"The same, {gpu}",
-        times.get("dcem, captured, one graph", NOT_MEASURED),
-        f"the authors' code: {times.get('released code, as published', NOT_MEASURED)}",
-        "lab/benchmarks/gpu/results/tables.md",
-    )
+def _where(run: dict[str, Any]) -> str:
+    threads = run["threads"]
+    return f"{threads} CPU thread{'s' * (threads > 1)}, version {run['versions']['ours']['dcem']}"
 
 
 def _times(path: Path, case: str, contender: str, column: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from dcem_lab.regression import section as regression_section
 from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
 from dcem_lab.report.formats import duration
 from dcem_lab.report.sources import Sources, read_rows
-from dcem_lab.study import headline, optimisers
+from dcem_lab.study import headline, optimisers, peers
 from dcem_lab.study.speed import loop_rows
 from dcem_lab.suite import questions, starts, value_numbers
 from dcem_lab.suite import section as suite_section
@@ -237,6 +237,13 @@ TABLES: Tables = {
     "refine": optimisers.refined,
     "gpu-targets": _gpu_targets,
     "differentiation": _differentiation,
+    "layers-quadratic": lambda sources: peers.layer_rows(sources, "quadratic"),
+    "layers-multimodal": lambda sources: peers.layer_rows(sources, "multimodal"),
+    "layers-projection": lambda sources: peers.layer_rows(sources, "projection"),
+    "layers-pendulum": lambda sources: peers.layer_rows(sources, "pendulum"),
+    "layers-regression": lambda sources: peers.layer_rows(sources, "regression"),
+    "soft-topk": peers.topk_rows,
+    "solves": peers.solve_rows,
 }
 
 
