@@ -252,7 +252,7 @@ def test_a_slider_plays_by_itself(opened):
 
 def test_every_film_plays(opened):
     films = opened.locator("video")
-    assert films.count() == 3
+    assert films.count() == 4
     for i in range(films.count()):
         film = films.nth(i)
         film.evaluate("(video) => { video.muted = true; return video.play(); }")
