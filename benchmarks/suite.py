@@ -71,6 +71,7 @@ def _modes(tau: float) -> tuple[Contender, ...]:
         mode("Truncate", 3),
         mode("Truncate", 1),
         *shares,
+        mode("Implicit", 0.1),
         mode("Detach"),
     )
 
