@@ -95,3 +95,19 @@ def test_a_state_is_searched_in_full_precision_under_autocast():
         sol = dcem.minimize(f, dcem.DCEM(distribution=dcem.FullGaussian()), state)
     assert sol.x.dtype == torch.float32 and set(seen) == {torch.bfloat16}
     assert torch.equal(sol.state.phi.mean, sol.state.phi.mean.bfloat16().float()) is False
+
+
+def test_a_row_that_has_stopped_keeps_its_elites_for_a_restart():
+    """They take part in the first iteration of the next search, which must not depend on the neighbours."""
+    solver = dcem.DCEM(
+        n_samples=20, n_elite=4, n_iters=12, tau=0, keep_elites=3, stop_below=0.05, smoothing=0.3
+    )
+    x0 = torch.tensor([[0.1, 0.1], [40.0, -40.0]], dtype=torch.float64)
+    noise = torch.randn(12, 2, 20, 2, dtype=torch.float64)
+
+    def twice(rows):
+        first = dcem.minimize(bowl(0.0), solver, x0[rows], noise=noise[:, rows])
+        return dcem.minimize(bowl(0.0), solver, first.state, noise=noise[:, rows].flip(0)).x
+
+    together, alone = twice([0, 1]), twice([0])
+    assert torch.equal(together[0], alone[0])

@@ -26,7 +26,7 @@ from dcem_lab import pretrained
 from dcem_lab.suite.agents import PlannerConfig
 from dcem_lab.suite.agents.planner import Planner
 from dcem_lab.suite.online import choose_device
-from dcem_lab.suite.results import CONTROLLERS
+from dcem_lab.suite.results import CONTROLLERS, controller_of
 from dcem_lab.suite.trained import Trained, load
 
 STATES = (1, 16)
@@ -40,9 +40,10 @@ def controllers(names: list[str]) -> Iterator[tuple[str, str, Trained, PlannerCo
     for weights in names:
         experiment = pretrained.load(weights)[0].get("experiment")
         if experiment in CONTROLLERS:
-            controller, source = CONTROLLERS[experiment], load(weights)
+            source = load(weights)
+            controller = controller_of(source)
             yield weights, controller, source, source.planner
-            for name, iterations in FEW.items() if source.decoder is None else ():
+            for name, iterations in FEW.items() if controller == "full-cem" else ():
                 few = replace(source.planner, samples=100, elites=10, iterations=iterations)
                 yield weights, f"{controller}-{name}", source, few
 
@@ -50,9 +51,9 @@ def controllers(names: list[str]) -> Iterator[tuple[str, str, Trained, PlannerCo
 @torch.no_grad()
 def milliseconds(source: Trained, config: PlannerConfig, states: int, device: torch.device) -> float:
     """Of one decision, the median."""
-    model, decoder = source.model.to(device), source.decoder
-    generator = Generator(device).manual_seed(0)
-    plan = Planner(model, config, decoder.to(device) if decoder is not None else None, generator)
+    source, generator = source.to(device), Generator(device).manual_seed(0)
+    model = source.model
+    plan = Planner(model, config, source.decoder, generator, source.value)
     observed = model.initial(torch.randn(states, model.obs_dim, device=device, generator=generator))
     for _ in range(WARMUP):
         plan(observed).cpu()

@@ -49,6 +49,7 @@ def test_full_plans_are_measured_with_fewer_samples_too(script):
             assert (few.samples, few.elites, few.iterations) == (100, 10, iterations)
     assert found["cheetah-run", "latent-dcem"].tau > 0
     assert ("cheetah-run", "latent-dcem-100") not in found
+    assert found["cheetah-run", "full-cem-value"].policy_plans > 0
 
 
 def test_a_longer_plan_takes_longer(script, monkeypatch):

@@ -29,11 +29,15 @@ def test_all_files_name_one_version():
 
 def test_a_commit_and_hosted_ci_run_what_a_contributor_runs():
     [hook] = [hook for repo in read_yaml(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
-    [job] = read_yaml(".github/workflows/test.yml")["jobs"].values()
-    commands = [hook["entry"], *(step["run"] for step in job["steps"] if "run" in step)]
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    jobs = read_yaml(".github/workflows/test.yml")["jobs"]
+    commands = [hook["entry"], *(step["run"] for step in jobs["test"]["steps"] if "run" in step)]
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^([\w-]+):", makefile, re.MULTILINE)
     assert commands == ["make check", "make test"]
     assert {"check", "test"} <= set(targets)
+    matrix = jobs["versions"]["strategy"]["matrix"]["include"]
+    versions = re.search(r"^VERSIONS := (.*)", makefile, re.MULTILINE)
+    assert versions and {f"{pair['python']}/{pair['torch']}" for pair in matrix} <= set(versions[1].split())
 
 
 @pytest.mark.parametrize(

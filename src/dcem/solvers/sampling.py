@@ -223,12 +223,12 @@ class SamplingSolver(Solver):
         values = evaluate(x, influence)
         new, weights = self.refit(state, u, values, t)
         new = self._keep_best(new, x, values)
-        kept = self._elites(u, values, self.keep_elites)
+        kept = [self._elites(u, values, self.keep_elites)] if self.keep_elites else []
         if self.refine is not None:
             best = self._elites(u, values, self.refine.n)
-            kept = torch.cat([kept, self.refine.samples(evaluate, self.distribution, new.phi, best)], dim=-2)
-        if kept.shape[-2]:
-            new = new._replace(elites=kept)
+            kept.append(self.refine.samples(evaluate, self.distribution, new.phi, best))
+        if kept:
+            new = new._replace(elites=torch.cat(kept, dim=-2))
         if state.moving is not None:
             new = self._stop_rows(state, new)
         return new, Record(t, x, values, weights, self.distribution.decode(new.phi.mean), new.phi.sigma)
@@ -268,13 +268,12 @@ class SamplingSolver(Solver):
         moved = (new.phi.mean - old.phi.mean).abs().amax(-1) >= self.stop_below
         moving = old.moving
 
-        phi = in_rows(moving, new.phi, old.phi)
-        best = {
+        kept = {
             name: in_rows(moving, getattr(new, name), getattr(old, name))
-            for name in ("best_x", "best_value")
+            for name in ("phi", "best_x", "best_value", "elites")
             if getattr(old, name) is not None
         }
-        return new._replace(phi=phi, moving=moving & moved, **best)
+        return new._replace(moving=moving & moved, **kept)
 
 
 def in_rows(mask: Tensor, new: Any, old: Any) -> Any:
