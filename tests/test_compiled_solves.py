@@ -29,7 +29,10 @@ SOLVERS = {
     "dynamic",
     [pytest.param(None, id="static first"), pytest.param(True, id="dynamic", marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("cma", "ipop") else name for name in SOLVERS],
+)
 def test_batch_sizes_may_change(name, dynamic):
     torch._dynamo.reset()
     theta = torch.tensor([0.4, -0.3, 0.1], requires_grad=True)

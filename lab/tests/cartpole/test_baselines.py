@@ -134,6 +134,7 @@ def test_the_best_of_a_grid_ships_by_name(grid_run, tmp_path):
     assert shipped.load("cartpole-2", tmp_path)(train.validation_states(2)).actions.shape == (2, 20, 1)
 
 
+@pytest.mark.slow
 def test_the_only_dimension_of_a_grid_ships_under_the_name_itself(tmp_path):
     settings = train.SMALL | {"updates": 2, "validation_states": 1}
     loop = {"fresh": 0.5, "conditioned": True, "latent_dims": (3,), "taus": (1.0,), "seeds": (0, 1)}

@@ -69,6 +69,7 @@ def run_of(config, folder):
     return folder
 
 
+@pytest.mark.slow
 def test_a_controller_that_drives_is_filmed_replanning_beside_the_papers(tmp_path, monkeypatch):
     settings = cartpole.SMALL | {"updates": 1, "validation_states": 1}
     folder = run_of(cartpole.Config(**settings, fresh=0.5, conditioned=True, device="cpu"), tmp_path / "run")
