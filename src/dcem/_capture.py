@@ -1,4 +1,4 @@
-"""Whole functions as CUDA graphs, and on the CPU with compiled solves inside.
+"""Run whole functions as CUDA graphs, or on the CPU with compiled solves inside.
 
     plan = dcem.capture(lambda x0: dcem.minimize(f, solver, x0).x)
     plan(x0)                          # first call: warms up and captures; later calls: copy, replay
@@ -27,30 +27,30 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
             must depend only on the arguments, on tensors that stay in place (parameters updated in place
             are fine) and on random numbers. What Python does inside runs once: numbers, branches and the
             identity of tensors that f closes over are frozen.
-        parameters: tensors that f closes over and that should get gradients.
+        parameters: tensors that f closes over and that need gradients.
         changes: tensors that f changes in place (parameters and optimiser state, in a training step). Warming
             up runs f several times, and leaves them and the generator as they were.
-        generator: a CUDA generator that f draws from, if not the default one. Every replay draws again.
+        generator: the CUDA generator that f uses, if not the default one. Every replay draws new numbers.
         warmup: runs before capturing.
-        eager: the first so many calls run f as it is, in place of a warm-up: for a training step, which must
-            not run more often than it is called.
-        compile: on the CPU, compile the solves inside; False runs f as it is.
+        eager: run this many first calls without capturing, instead of a warm-up: for a training step, which
+            must not run more often than it is called.
+        compile: on the CPU, compile the solves inside f; False runs f unchanged.
 
     Without `parameters` and inputs that require gradients, f runs under `torch.no_grad`. A whole training
     step can still be captured, by a function that enables gradients and takes its step inside.
 
-    Capture before other results that depend on the parameters are made with gradients, or after they are
-    gone: while they live, CUDA cannot record a backward pass, and the call says so.
+    Capture before you compute other results with gradients from the same parameters, or after deleting them:
+    while such results exist, CUDA cannot record a backward pass, and the call raises an error that says so.
 
     A call with new shapes, dtypes, devices or requires_grad flags is captured again; nothing is reused for a
     signature it was not made for. Outputs are copies, safe to keep.
 
-    On the CPU, f itself runs as ever, and every `minimize` inside it runs its iterations, objective included,
-    as one program made by torch.compile: seconds once (kept between processes in torch's cache), then faster
-    than uncompiled. Answers are the same, up to rounding; gradients reach whatever the objective depends on,
-    named or not. New shapes are compiled again, from the second on for any batch size. An objective that
-    torch cannot compile, and a solve with a `callback`, run uncompiled, the former after a warning. Values
-    are not looked at on the way: a row without a finite one is found at the end.
+    On the CPU, f itself runs as usual, and every `minimize` inside it runs its iterations, including the
+    objective, as one program compiled by torch.compile. Compilation takes seconds, once (torch caches it
+    between processes). Results are the same up to rounding, and gradients reach everything the objective
+    depends on, listed or not. New shapes are compiled again; from the second one on, for any batch size.
+    Solves with a `callback`, and objectives that torch cannot compile (after a warning), run uncompiled.
+    Values are not checked during the solve: a row without a finite value is reported at the end.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class _GraphWithBackward:
             grads = torch.autograd.grad(live, self.wanted, self.output_grads, allow_unused=True)
         found = iter(grads)
         self.grads = [next(found) if x.requires_grad else None for x in (*self.inputs, *self.parameters)]
-        # Keep the buffers, drop the graph that autograd built while capturing.
+        # Keep the buffers, but drop the graph that autograd built while capturing.
         self.live = [_differentiable(y) for y in self.outputs]
         self.outputs = [y.detach() if isinstance(y, Tensor) else y for y in self.outputs]
 
@@ -200,10 +200,10 @@ def _new_graph(owner: capture) -> torch.cuda.CUDAGraph:
 
 @contextmanager
 def _recorded(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
-    """Record what is launched inside, with scratch memory for matrix products that is the graph's own.
+    """Record what is launched inside, with scratch memory for matrix products that belongs to the graph.
 
-    PyTorch keeps that memory by stream, and all graphs are recorded on the same: two that replay at the same
-    time would write over each other's, and the end of one would free it under the others.
+    PyTorch keeps that memory per stream, and all graphs are recorded on the same stream. Two graphs that
+    replay at the same time would overwrite each other's, and deleting one would free it for the others.
     """
     torch._C._cuda_clearCublasWorkspaces()
     try:
@@ -215,7 +215,7 @@ def _recorded(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
 
 @contextmanager
 def _no_stream_warnings() -> Iterator[None]:
-    """Parameters may have been used on another stream before; capturing waits for it and does no harm."""
+    """Parameters may have been used on another stream; capturing waits for it, so the warning is moot."""
     set_warning = torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch
     set_warning(False)
     try:
@@ -226,7 +226,7 @@ def _no_stream_warnings() -> Iterator[None]:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """What is thrown away while capturing (another graph, say) would call CUDA and spoil the capture."""
+    """Pause garbage collection: freeing, for example, another graph calls CUDA and breaks the capture."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -239,7 +239,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Say what to do where CUDA only says that the legacy stream must not depend on a capture."""
+    """Explain what to do where CUDA only says that the legacy stream must not depend on a capture."""
     try:
         yield
     except RuntimeError as error:
@@ -252,14 +252,14 @@ def _explained() -> Iterator[None]:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those it came up in the handling of: ending a capture that has failed fails too."""
+    """An error and the errors it was raised while handling: ending a failed capture fails too."""
     while error is not None:
         yield error
         error = error.__context__
 
 
 def _run_aside(f: Callable[[], Any], times: int) -> None:
-    """Run on a side stream, as CUDA asks for before a capture: lazy initialisation must not be recorded."""
+    """Run on a side stream, as CUDA requires before a capture: lazy initialisation must not be recorded."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""Looking at values: where it is free, what there is to see, and whether two settings are the same."""
+"""Checks of values: where reading them is free, whether they are finite, and whether settings are equal."""
 
 import dataclasses
 import math
@@ -9,24 +9,24 @@ from torch import Tensor, nn
 
 
 def can_look(x: Tensor) -> bool:
-    """Is reading a value free here? Not on an accelerator, which would stall, nor inside a transform."""
+    """Is reading a value free here? Not on an accelerator, which would synchronise, nor in a transform."""
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
-    return x.device.type == "cpu"
+    return x.is_cpu
 
 
 def is_transformed() -> bool:
-    """Is this call being compiled, or inside `torch.func`? Autograd functions of our own do not go there."""
+    """Is this call being compiled, or inside `torch.func`? Our own autograd functions do not work there."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def all_finite(x: Tensor) -> bool:
-    """One cheap look: False when an entry is NaN or infinite (or, never mind, when only their sum is)."""
+    """One cheap check: False when an entry is NaN or infinite (or, harmlessly, when only their sum is)."""
     return math.isfinite(x.sum().item())
 
 
 def holds(value: float | Tensor | nn.Module, rule: Any) -> bool:
-    """Do all numbers of a setting fulfil `rule`? Those that cannot be looked at are taken to."""
+    """Do all numbers of a setting satisfy `rule`? Those that cannot be read are assumed to."""
     if isinstance(value, nn.Module) or (isinstance(value, Tensor) and not can_look(value)):
         return True
     return bool(rule(torch.as_tensor(value)).all())

@@ -1,7 +1,7 @@
 """The iterations of a solve as one compiled program, on the CPU.
 
-One iteration is traced and compiled, objective included, and stands in the program T times. Noise is drawn
-before, so that the numbers are those of an uncompiled solve with the same generator.
+One iteration, including the objective, is traced and compiled, and the program contains it T times. Noise is
+drawn first, so that an uncompiled solve with the same generator uses the same numbers.
 """
 
 from __future__ import annotations  # torch 2.9 cannot trace those of inner functions
@@ -23,11 +23,9 @@ from dcem.solvers import Record, Solver
 from dcem.solvers.base import Evaluate, Influence
 
 Objective = Callable[[Tensor], Tensor]
-# Before torch 2.8 there are no regions: all iterations are then compiled in a row.
-_as_region: Any = getattr(torch.compiler, "nested_compile_region", None) or (lambda f: f)
 _chosen: ContextVar[Program | None] = ContextVar("dcem_program", default=None)
 
-# Random numbers of the objective are torch's own; what guards have checked is not checked again.
+# Random numbers of the objective come from torch's generator; what guards have checked is not checked again.
 HOW: dict[str, Any] = {
     "backend": "inductor",
     "options": {"fallback_random": True, "size_asserts": False, "alignment_asserts": False},
@@ -35,19 +33,18 @@ HOW: dict[str, Any] = {
 
 
 class Program:
-    """Compiled iterations, for every shape and objective that comes along."""
+    """Compiled iterations, for every shape and objective it is called with."""
 
     def __init__(self) -> None:
         self._compiled: Any = None
-        # With an iteration as a region of its own, where torch has those; else all of them in a row.
-        self._ways = [hasattr(torch.compiler, "nested_compile_region"), False]
+        self._ways = [True, False]  # an iteration as a compiled region of its own, or all of them in sequence
 
     def __reduce__(self) -> tuple[type[Program], tuple[()]]:
         return Program, ()  # whoever unpickles it compiles again
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Run the solves inside by this program."""
+        """Run the solves inside with this program."""
         token = _chosen.set(self)
         try:
             yield
@@ -63,9 +60,9 @@ class Program:
         noise: Sequence[Tensor | None] | Tensor,
         trace: bool,
     ) -> tuple[Any, list[Record]] | None:
-        """The last state and the records; None where the objective cannot be compiled, after a warning."""
+        """The last state and the records; None, after a warning, if the objective cannot be compiled."""
         if self._compiled is None:
-            # torch counts the versions of a function by its code: by a copy, those of one program alone.
+            # torch counts compiled versions per code object: with a copy, each program has its own count.
             own = types.FunctionType(_iterate.__code__.replace(), _iterate.__globals__, "iterate")
             self._compiled = torch.compile(own, fullgraph=True, **HOW)
         while self._ways:
@@ -74,9 +71,9 @@ class Program:
                 with warnings.catch_warnings():
                     warnings.simplefilter(
                         "ignore"
-                    )  # the compiler's own: nothing of the objective's runs here
+                    )  # the compiler's own warnings: the objective does not run here
                     state, records = self._compiled(f, solver, backward, state, tuple(noise), trace, nested)
-            except Exception as error:  # of the compiler, of any kind; one of the objective's comes again
+            except Exception as error:  # any compiler error; an error of the objective is raised again later
                 self._ways.pop(0)
                 reason = " ".join(str(error).split())[:200]
             else:
@@ -88,7 +85,7 @@ class Program:
 
 
 def chosen(x0: Tensor) -> Program | None:
-    """The program to solve from x0 with, if any."""
+    """The program for a solve from x0, if any."""
     return None if is_transformed() or x0.device.type != "cpu" else _chosen.get()
 
 
@@ -102,7 +99,7 @@ def _iterate(
     nested: bool,
 ) -> tuple[Any, list[Record]]:
     records: list[Record] = []
-    # x0 may be a view of what the objective depends on, which no region takes.
+    # x0 may be a view of a tensor that the objective depends on, which a compiled region does not accept.
     state = pytree.tree_map_only(Tensor, Tensor.clone, state)
     for t, epsilon in enumerate(noise):
 
@@ -120,7 +117,7 @@ def _iterate(
     return state, records
 
 
-@_as_region
+@torch.compiler.nested_compile_region
 def _region(
     f: Objective,
     solver: Solver,
@@ -129,9 +126,9 @@ def _region(
     epsilon: Tensor | None,
     *leaves: Tensor | None,
 ) -> list[Tensor | None]:
-    """One iteration, compiled once for all that do the same.
+    """One iteration, compiled once for all identical ones.
 
-    Its states are taken apart: nothing but tensors may go in and come out, and none come out that went in.
+    Its states are flattened: inputs and outputs may only be tensors, and no input may be returned.
     """
     state = pytree.tree_unflatten(leaves, structure)
     new, _ = solver.step(_evaluating(f, backward), state, epsilon, 0)

@@ -1,4 +1,4 @@
-"""Constraints: feasible points before all others, by scores that solvers rank in place of values."""
+"""Constraints: scores that solvers rank instead of values, with feasible points before all others."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,10 +9,11 @@ from torch import Tensor
 from dcem.solvers.base import Record
 from dcem.solvers.schedule import over_rows
 
-# How far outside, in units of the worst violation, a sample hardly counts as feasible any more. Measured on
-# projections: much further, and searches end outside; much closer, and gradients at low τ are noise.
+# The violation, relative to the worst one, at which a sample hardly counts as feasible any more. Tuned on
+# projections: with a much larger value searches end outside, with a much smaller one gradients at low τ are
+# noise.
 _REACH = 0.4
-_HARD = 0.01  # a temperature of this order starts to be as good as zero
+_HARD = 0.01  # a temperature of this order is almost zero
 
 
 class Constraint:
@@ -53,12 +54,12 @@ def scores(values: Tensor, violation: Tensor, softness: float | Tensor) -> Tenso
         s = o + a (v - o)   with   o = max v + (max v - min v) h / max h,   a = exp(-h / (r max h))
 
     with r = 0 at softness 0, where a is 1 for feasible samples and 0 for all others: feasible before
-    infeasible, then by violation. Softer, r is about 0.4 and a is how much a sample takes part as if it were
-    feasible, also in max v and min v. Scores are then continuous in v and h, so that a sample which crosses
-    the boundary does not jump, and their derivatives are all there is to know about it. Where all samples
-    are further than r / 10 from feasible, a is 0 again: the search goes where the violation is less.
+    infeasible, then by violation. At higher softness, r is about 0.4 and a is the degree to which a sample
+    is treated as feasible, also in max v and min v. Scores are then continuous in v and h: the score of a
+    sample that crosses the boundary does not jump, and its derivatives are complete. If all samples are
+    further than r / 10 from feasible, a is 0 again: the search reduces the violation.
 
-    Values of infeasible samples need not be finite. A sample with no place in the order gets NaN.
+    Values of infeasible samples need not be finite. A sample that cannot be ranked gets NaN.
     """
     usable = violation.isfinite()
     feasible = violation == 0
@@ -71,16 +72,16 @@ def scores(values: Tensor, violation: Tensor, softness: float | Tensor) -> Tenso
         soft = over_rows(softness, "softness", values)
         reach = _REACH * soft / (soft + _HARD)
         least = torch.where(usable, depth, 1.0).amin(-1, keepdim=True)
-        near = (1 - 10 * least / reach).clamp_min(0)  # with none feasible, values hardly count
+        near = (1 - 10 * least / reach).clamp_min(0)  # if no sample is feasible, values hardly count
         share = torch.where(feasible, share, near * torch.exp(-depth / reach))
     share = torch.where(finite & usable, share, 0.0)
     v = torch.where(share > 0, values, 0.0)
     total = share.sum(-1, keepdim=True)
     mean = (share * v).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
-    inside = mean + share * (v - mean)  # the values of feasible samples, those of others drawn to the mean
+    inside = mean + share * (v - mean)  # values of infeasible samples are pulled to the mean
     low, high = inside.amin(-1, keepdim=True), inside.amax(-1, keepdim=True)
     span, size = high - low, high.abs().detach()
-    # Of one feasible sample, or values that differ by rounding alone, the size has to do, or 1.
+    # With one feasible sample, or values that differ only by rounding, use their magnitude, or 1.
     span = torch.where(span > 128 * torch.finfo(values.dtype).eps * size, span, size)
     behind = high + torch.where(span > 0, span, 1.0) * depth
     outside = torch.where(usable, behind + share * (v - behind), torch.nan)
@@ -88,11 +89,11 @@ def scores(values: Tensor, violation: Tensor, softness: float | Tensor) -> Tenso
 
 
 class Incumbent(NamedTuple):
-    """The best sample so far: feasible where any was, else the one that violates least."""
+    """The best sample so far: feasible if any was, otherwise the one with the least violation."""
 
     x: Tensor  # (*B, n)
     value: Tensor  # (*B,)
-    violation: Tensor  # (*B,), infinite where no sample has a place in the order
+    violation: Tensor  # (*B,), infinite if no sample can be ranked
 
     @staticmethod
     def of(record: Record) -> "Incumbent":
@@ -101,7 +102,7 @@ class Incumbent(NamedTuple):
         values, violation = record.values.detach(), record.violation.detach()
         feasible = (violation == 0) & values.isfinite()
         value = torch.where(feasible, values, torch.inf)
-        depth = torch.where(violation > 0, violation, torch.inf)  # not of NaN, nor where f has no value
+        depth = torch.where(violation > 0, violation, torch.inf)  # ignores NaN and points without a value
         order = torch.where(feasible.any(-1, keepdim=True), value, depth)
         index = order.argmin(-1, keepdim=True)
         x = record.samples
@@ -110,7 +111,7 @@ class Incumbent(NamedTuple):
         return Incumbent(x, value, torch.where(order.isfinite(), violation, torch.inf))
 
     def or_better(self, other: "Incumbent", moving: Tensor | None) -> "Incumbent":
-        """The other one in the rows (*B,) where it is better, and that still move."""
+        """Replaced by the other one in rows (*B,) where that is better, and that still move."""
         better = other.violation < self.violation
         better = better | ((other.violation == self.violation) & (other.value < self.value))
         if moving is not None:

@@ -1,4 +1,4 @@
-"""Small things about the graph that autograd builds."""
+"""Helpers for the graph that autograd builds."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def zero_with_graph(x: Tensor) -> Tensor:
-    """Zeros whose derivative is that of x: added to other values, they leave them exactly as they are."""
+    """Zeros with the derivative of x: adding them changes no value."""
     return x - x.detach()
 
 
 def depends_on_more(values: Tensor, x: Tensor) -> bool:
-    """Does the graph of values hold a leaf other than x? If not, the unrolled graph is not needed."""
+    """Does the graph of values contain a leaf other than x? If not, the unrolled graph is not needed."""
     if torch.compiler.is_compiling():  # there is no graph to walk yet
         return True
     nodes, seen = [values.grad_fn], set()
@@ -30,10 +30,10 @@ def depends_on_more(values: Tensor, x: Tensor) -> bool:
 def with_gradient(f: Callable[[Tensor], Tensor], x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """f at points x (*B, N, n), and its gradient there, 0 where it has none; with a graph if one is built.
 
-    Each value must depend on its own point alone. `name` is who asks, for the error.
+    Each value must depend only on its own point. `name` is the caller, for the error message.
     """
     if torch.compiler.is_compiling():
-        # Compiled code has no second derivative of its own; a function transform is traced through.
+        # Compiled code has no second derivatives, but torch.compile can trace through a function transform.
         gradient, values = torch.func.grad(lambda x: _total(f(x)), has_aux=True)(x)
     else:
         unroll = torch.is_grad_enabled()
@@ -49,5 +49,5 @@ def with_gradient(f: Callable[[Tensor], Tensor], x: Tensor, name: str) -> tuple[
 
 
 def _total(values: Tensor) -> tuple[Tensor, Tensor]:
-    """What to differentiate, and the values: a point with no finite one has no gradient."""
+    """What to differentiate, and the values: a point whose value is not finite has no gradient."""
     return torch.where(values.isfinite(), values, 0.0).sum(), values

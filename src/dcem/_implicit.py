@@ -19,7 +19,7 @@ def implicit(
     n_iters: int | None,
     tolerance: float | None,
 ) -> Tensor:
-    """x (*B, n), as a function of whatever f: (*B, 1, n) -> (*B, 1) depends on, near its minimum there."""
+    """x (*B, n), near a minimum of f: (*B, 1, n) -> (*B, 1), as a function of everything f depends on."""
     if not torch.is_grad_enabled():
         return x
     at = x.clone().requires_grad_()
@@ -28,23 +28,23 @@ def implicit(
         return x
     (slope,) = torch.autograd.grad(value.sum(), at, create_graph=True)
     free = torch.ones_like(x, dtype=torch.bool)
-    if box is not None:  # a coordinate that is pushed against a bound stays there
+    if box is not None:  # a coordinate pushed against a bound stays fixed
         free = ~box.pinned(x, slope.detach())
     steps = 2 * x.shape[-1] + 5 if n_iters is None else n_iters
     precision = torch.finfo(x.dtype).eps ** 0.75 if tolerance is None else tolerance
     solved = _Solved.apply(slope, at, free, damping, steps, precision)
-    # What shifts f as a whole does not move x̂, but belongs to its graph: its gradient is zero, not missing.
+    # A constant offset of f does not move x̂, but belongs to its graph: its gradient is zero, not missing.
     return x + solved + 0 * torch.nan_to_num(value)
 
 
 class _Solved(torch.autograd.Function):
-    """Zero in the forward pass. The backward solves H u = g and hands −u on to ∇f: θ gets −uᵀ ∂∇f/∂θ."""
+    """Zero in the forward pass. The backward solves H u = g and passes −u to ∇f: θ gets −uᵀ ∂∇f/∂θ."""
 
     @staticmethod
     def forward(
         ctx: Any, slope: Tensor, at: Tensor, free: Tensor, damping: float, steps: int, precision: float
     ) -> Tensor:
-        ctx.graph = slope, at  # kept as they are: their graph gives the Hessian
+        ctx.graph = slope, at  # kept with their graph, which gives the Hessian
         ctx.settings = free, damping, steps, precision
         return torch.zeros_like(slope)
 
@@ -73,7 +73,7 @@ class _Solved(torch.autograd.Function):
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], b: Tensor, steps: int, tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """u (*B, n) with A u = b, for a symmetric A of every row, and the rows (*B,) where A is not positive."""
+    """u (*B, n) with A u = b, with a symmetric A per row, and the rows (*B,) where A is not positive."""
     u, residual = torch.zeros_like(b), b
     direction, size = b, b.square().sum(-1)
     enough = tolerance**2 * size

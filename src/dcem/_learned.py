@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 
 class Positive(nn.Module):
-    """A number, or several, that stays positive while it is learned: softplus of a parameter.
+    """One or more numbers that stay positive while they are learned: the softplus of a parameter.
 
-    Give it to a solver in place of a tensor: `DCEM(tau=Positive(0.5))`. A layer with that solver has the
-    parameter among its own.
+    Pass it to a solver in place of a number: `DCEM(tau=Positive(0.5))`. It becomes a parameter of a layer
+    with that solver.
 
     >>> tau = Positive(0.5)
     >>> tau()
@@ -33,7 +33,7 @@ class Positive(nn.Module):
 
 
 class Fraction(nn.Module):
-    """A number, or several, that stays between 0 and 1 while it is learned: sigmoid of a parameter.
+    """One or more numbers that stay between 0 and 1 while they are learned: the sigmoid of a parameter.
 
     >>> Fraction(0.25)()
     tensor(0.2500, grad_fn=<...>)
@@ -52,7 +52,7 @@ class Fraction(nn.Module):
 
 
 class PerIteration(nn.Module):
-    """A setting with one value per iteration, learned: T of them, where a tensor would be one value per row.
+    """A learned setting with one value per iteration (a plain tensor would be one value per row).
 
     Args:
         values: (T, ...), to become a parameter; or a module that returns such a tensor.
@@ -73,7 +73,7 @@ class PerIteration(nn.Module):
 
 
 def resolved(settings: Any) -> Any:
-    """Settings as they are now: modules called, and what is learned checked once more, since it has moved."""
+    """The current settings: modules are called, and learned values are checked again, since they change."""
     if type(settings) is tuple:  # such as the parts of a product
         parts = tuple(map(resolved, settings))
         return parts if any(new is not old for new, old in zip(parts, settings, strict=True)) else settings
@@ -95,7 +95,7 @@ def resolved(settings: Any) -> Any:
 
 
 def register_settings(layer: nn.Module, solver: Any) -> None:
-    """Make learned settings (parameters, modules) of a solver and its distribution the layer's own."""
+    """Register learned settings (parameters, modules) of a solver and its distribution with the layer."""
     for name, value in learned(solver):
         if isinstance(value, nn.Module):
             layer.add_module(f"solver_{name}", value)

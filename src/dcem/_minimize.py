@@ -1,4 +1,4 @@
-"""The one loop that serves every solver."""
+"""The optimisation loop that all solvers share."""
 
 from __future__ import annotations  # torch 2.9 cannot trace those of inner functions
 
@@ -22,9 +22,9 @@ class Solution(NamedTuple):
     """What `minimize` found."""
 
     x: Any  # (*B, n), or in the structure of x0
-    cost: Tensor | None  # (*B,), f at x; None when not asked for
-    state: Any  # the solver's last state; pass it as x0 to go on from there
-    trace: tuple[Record, ...] | None  # one record per iteration, when asked for
+    cost: Tensor | None  # (*B,), f at x; None when not requested
+    state: Any  # the solver's last state; pass it as x0 to continue
+    trace: tuple[Record, ...] | None  # one record per iteration, when requested
     violation: Tensor | None = None  # (*B,), of the constraint at x: 0 where x is feasible
 
 
@@ -44,35 +44,34 @@ def minimize(
     cost: bool = True,
     check: bool | None = None,
 ) -> Solution:
-    """Minimise f, in a way that gradients pass through to whatever f depends on.
+    """Minimise f; gradients of the solution reach everything that f depends on.
 
     Args:
-        f: the objective, (*B, N, n) -> (*B, N): one value for each of N candidate points. Any callable;
-            everything it closes over gets gradients.
+        f: the objective, (*B, N, n) -> (*B, N): one value for each of N candidates. Any callable; everything
+            it closes over receives gradients.
         solver: `DCEM`, `CMAES`, `MPPI`, `GradientDescent` or your own.
         x0: where to start, (*B, n), with any leading dimensions; dtype and device follow it. Or a nesting of
             dicts, tuples and lists of tensors (B, ...), each with the batch first: f then takes candidates
-            of that structure, (B, N, ...). Or the `state` of an earlier solution, to go on from there, also
-            with another objective.
-        constraint: g, (*B, N, n) -> (*B, N, c), what must not be positive. Feasible samples come before all
-            others, which come by Σ max(g, 0); softly so at a temperature above 0, and then gradients reach
-            whatever g closes over. The answer is feasible wherever any sample was: an answer of the solver
-            that is not gives way to the best feasible sample.
-        event_dims: how many trailing dimensions of a tensor x0 make up one point: 2 for matrices.
-        proposals: points to try, (*B, P, n), or in the structure of x0 with a dimension for them after the
-            batch. They are evaluated among the samples of every iteration and take part in every refit, as
-            P candidates more; those outside the bounds are moved to the nearest point inside. Gradients
-            reach them.
+            of that structure, (B, N, ...). Or the `state` of an earlier solution, to continue from there,
+            possibly with another objective.
+        constraint: g, (*B, N, n) -> (*B, N, c), for the constraint g(x) <= 0. Feasible samples rank before
+            infeasible ones, which rank by Σ max(g, 0). At a temperature above 0 the ranking is soft, and
+            gradients reach everything that g closes over. The solution is feasible if any sample was: an
+            infeasible one is replaced by the best feasible sample.
+        event_dims: number of trailing dimensions of a tensor x0 that form one point: 2 for matrices.
+        proposals: points to try, (*B, P, n), or in the structure of x0 with a dimension P after the batch.
+            They compete with the samples in every iteration, as P additional candidates; those outside the
+            bounds are clamped. Gradients reach them.
         backward: how to differentiate, see `dcem.backward`.
-        generator: the only source of randomness; None is torch's global one.
-        noise: the noise of every iteration, in place of drawing it: a tensor (T, *B, N, n) or a sequence of
-            T tensors. With it the solve is a deterministic function.
+        generator: the only source of randomness; None for torch's global generator.
+        noise: the noise of every iteration, instead of drawing it: a tensor (T, *B, N, n) or a sequence of T
+            tensors. The solve is then a deterministic function.
         trace: keep a record of every iteration in the solution.
         callback: called with the record of every iteration.
-        cost: evaluate f once more, at the answer.
-        check: raise when x0 is outside the bounds or a row has no finite value. None checks where looking is
-            free, that is on the CPU; elsewhere such a row comes back as NaN unless True asks for the check,
-            which waits for the device in every iteration.
+        cost: evaluate f once more, at the solution.
+        check: raise an error if x0 is outside the bounds or a row has no finite value. None checks on the CPU
+            only. On other devices such a row returns NaN; True enables the check there too, which
+            synchronises with the device in every iteration.
 
     >>> target = torch.tensor([0.3, -0.2], requires_grad=True)
     >>> sol = minimize(lambda x: (x - target).square().sum(-1), DCEM(n_iters=20), torch.zeros(2))
@@ -105,7 +104,7 @@ def minimize(
     if device == "meta" or not torch.is_autocast_enabled(device):
         sol = _minimize(_Objective(f), Constraint.of(constraint), solver, start, state, *options)
     else:
-        # The objective keeps the precision asked for; what the solver makes of its values stays in x0's.
+        # The objective keeps its autocast precision; the solver's own computations use that of x0.
         as_asked = torch.autocast(device, torch.get_autocast_dtype(device))
         f, constraint = as_asked(f), None if constraint is None else as_asked(constraint)
         with torch.autocast(device, enabled=False):
@@ -128,7 +127,7 @@ def _minimize(
     cost: bool,
     check: bool | None,
 ) -> Solution:
-    """Of x0 (*B, n), which is the answer so far where a state goes on."""
+    """`minimize` for x0 (*B, n), which is the solution so far if a state is continued."""
     if state is None:
         state = solver.init(x0)
         _check_start(solver, x0, check)
@@ -211,7 +210,7 @@ def fixed_noise(solver: Solver, x0: Tensor, seed: int) -> list[Tensor | None]:
 
 
 class _Objective:
-    """The user's f, its shape checked, and that it leaves the points alone."""
+    """The user's f, with checks of its shape and that it does not modify the points."""
 
     def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
         self.f = f
@@ -289,7 +288,7 @@ def _check_noise(noise: Sequence[Tensor | None] | Tensor | None, n_iters: int, x
 
 
 def _check_had_values(had: Tensor) -> None:
-    """Of a compiled solve, which does not look at values on its way."""
+    """The check of a compiled solve, which does not read values on the way."""
     if not had.all():
         raise ValueError(
             f"minimize: f must have a finite value in every row, but there was an iteration with none"

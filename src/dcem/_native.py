@@ -1,7 +1,7 @@
-"""The C++ kernels of `native.cpp`, built at first use: a second once, and nothing where there is no compiler.
+"""The C++ kernels of `native.cpp`, built at first use: this takes a second, once, and needs a compiler.
 
-`library()` is None where they cannot be had, and everything then runs in plain torch, as it does on other
-devices and inside transforms. The environment variable DCEM_NATIVE=0 asks for that.
+`library()` is None if they are not available. Everything then runs in plain torch, as it does on other
+devices and inside transforms. The environment variable DCEM_NATIVE=0 requests that.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 SOURCE = Path(__file__).with_name("native.cpp")
-_PARALLEL = 32_768  # numbers of work below which more threads cost more than they save, as torch has it
+_PARALLEL = 32_768  # elements below which more threads cost more than they save; torch's own value
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 _PLAIN = (Tensor, nn.Parameter)
 _POINTER, _INT, _LONG, _REAL = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
@@ -31,13 +31,13 @@ _ARGUMENTS = {
     "moments": [_LONG] * 3 + [_POINTER] * 4 + [_REAL] * 2 + [_POINTER, _REAL, _INT] + [_POINTER] * 4,
     "moments_backward": [_LONG] * 3 + [_POINTER] * 4 + [_REAL] + [_POINTER] * 5 + [_INT] + [_POINTER] * 4,
 }
-OPERATORS = torch.library.Library("dcem", "FRAGMENT")  # the kernels under names that compilers know
+OPERATORS = torch.library.Library("dcem", "FRAGMENT")  # the kernels as operators that torch.compile knows
 
 
 def kernel(name: str, *tensors: Any) -> Any:
-    """The kernel for these tensors; None where one of them is not a plain tensor on the CPU, of one dtype.
+    """The kernel for these tensors; None unless all are plain CPU tensors of one dtype.
 
-    Not for calls inside transforms, whose tensors are plain only on the outside.
+    Not for calls inside transforms, whose tensors only look plain.
     """
     dtype = tensors[0].dtype
     for x in tensors:
@@ -63,13 +63,13 @@ def pointer(x: Tensor | None) -> int | None:
 
 
 def threads(x: Tensor) -> int:
-    """How many to work on x with."""
+    """Number of threads for work on x."""
     return 1 if x.numel() < _PARALLEL else torch.get_num_threads()
 
 
 @functools.cache
 def kernels() -> dict[tuple[str, torch.dtype], Any]:
-    """Every kernel by its name and dtype; none where they cannot be had."""
+    """Every kernel by its name and dtype; empty if they are not available."""
     found = library()
     if found is None:
         return {}
@@ -84,16 +84,21 @@ def kernels() -> dict[tuple[str, torch.dtype], Any]:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
+    return build(SOURCE, ["-mavx2", "-mfma"] if "AVX" in torch.backends.cpu.get_cpu_capability() else [])
+
+
+def build(source: Path, instructions: list[str]) -> ctypes.CDLL | None:
+    """The shared library for a C++ file, built now or earlier; None if it cannot be built."""
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
     if os.environ.get("DCEM_NATIVE") == "0" or compiler is None or not hasattr(os, "getuid"):
         return None
-    instructions = ["-mavx2", "-mfma"] if "AVX" in torch.backends.cpu.get_cpu_capability() else []
     options = ["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math", *instructions]
-    name = hashlib.sha256(SOURCE.read_bytes() + f"{compiler}{options}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(source.read_bytes() + f"{compiler}{options}".encode()).hexdigest()[:16]
     try:
-        path = _own_folder() / f"native-{name}.so"
-        # Threads by OpenMP are torch's own, which is loaded by now; without it, one thread serves.
-        if not path.exists() and not any(_build(compiler, [*options, *more], path) for more in _OPENMP):
+        path = _own_folder() / f"{source.stem}-{name}.so"
+        # OpenMP is torch's own, which is already loaded; without it, one thread is used.
+        ways = ([compiler, *options, *more] for more in _OPENMP)
+        if not path.exists() and not any(_build(way, source, path) for way in ways):
             return None
         return ctypes.CDLL(str(path))
     except OSError:
@@ -104,7 +109,7 @@ _OPENMP = (["-fopenmp"], ["-fopenmp-simd"])
 
 
 def _own_folder() -> Path:
-    """A folder for what was built that nobody else can write to; OSError where there is none."""
+    """A folder for built files that nobody else can write to; OSError if there is none."""
     folder = Path(tempfile.gettempdir()) / f"dcem-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -113,11 +118,11 @@ def _own_folder() -> Path:
     return folder
 
 
-def _build(compiler: str, options: list[str], path: Path) -> bool:
-    """Build into `path`, whole or not at all, whoever else does the same at the same time."""
+def _build(way: list[str], source: Path, path: Path) -> bool:
+    """Build into `path` atomically, even if other processes do the same at the same time."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         built = Path(folder) / path.name
-        command = [compiler, *options, "-shared", "-fPIC", str(SOURCE), "-o", str(built)]
+        command = [*way, "-shared", "-fPIC", str(source), "-o", str(built)]
         if subprocess.run(command, capture_output=True, check=False).returncode:
             return False
         os.replace(built, path)

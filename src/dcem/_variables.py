@@ -1,4 +1,4 @@
-"""Variables of any shape and structure as rows of numbers, which is what solvers search over."""
+"""Flatten variables of any shape and structure into the vectors that solvers search over."""
 
 import math
 from collections.abc import Callable

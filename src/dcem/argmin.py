@@ -16,7 +16,7 @@ from dcem.solvers import Solver
 
 
 class Argmin(nn.Module):
-    """ŷ(x) = argmin_y E(y | x), differentiable in x and in whatever the energy depends on.
+    """ŷ(x) = argmin_y E(x, y), differentiable in x and in everything that the energy depends on.
 
     Learned settings of the solver (a `Parameter`, `dcem.Positive`) are among the layer's parameters.
 
@@ -25,14 +25,14 @@ class Argmin(nn.Module):
             so that it broadcasts against the candidates. Any callable; the parameters of a module become the
             layer's own.
         solver: any solver of `dcem`, or your own; to train the energy, `DCEM(tau=1.0, normalize=True)`.
-        n: the dimension of y, or its shape: (3, 4) for matrices, which the energy gets as (*B, N, 3, 4).
+        n: the dimension of y, or its shape: (3, 4) for matrices, which the energy receives as (*B, N, 3, 4).
         backward: how to differentiate, see `dcem.backward`.
-        input_dims: how many trailing dimensions of x make up one input: 3 for images (*B, C, H, W), which
-            the energy gets as (*B, 1, C, H, W).
-        seed: in evaluation mode, `layer.eval()`, search with the noise of this seed, the same in every call
-            and for every row: equal inputs then have equal answers, alone or in a batch. None: new noise.
+        input_dims: number of trailing dimensions of x that form one input: 3 for images (*B, C, H, W), which
+            the energy receives as (*B, 1, C, H, W).
+        seed: in evaluation mode, `layer.eval()`, use the noise of this seed in every call and for every row,
+            so that equal inputs give equal outputs, alone or in a batch. None: new noise.
 
-    Inputs may be any nesting of dicts, tuples and lists of tensors (B, ...), each with the batch first.
+    Inputs can be any nesting of dicts, tuples and lists of tensors (B, ...), with the batch dimension first.
 
     >>> energy = lambda x, y: (y - x.square()).square().sum(-1)
     >>> square = Argmin(energy, DCEM(n_iters=20, distribution=Gaussian(sigma=3.0)), n=2)
@@ -71,10 +71,10 @@ class Argmin(nn.Module):
     ) -> Solution:
         """The whole solution, not only ŷ; `options` are those of `dcem.minimize`.
 
-        `n_iters` replaces the solver's number of iterations, for example to refine an answer at test time.
+        `n_iters` replaces the solver's number of iterations, for example to refine a prediction at test time.
         """
         batch, like = self._batch(x)
-        # The search needs more precision than an answer has: half precision could not tell samples apart.
+        # The search needs more precision than its result: half precision could not tell samples apart.
         dtype = torch.promote_types(like.dtype, torch.float32)
         expected = (*batch, *self._shape)
         if y0 is None:

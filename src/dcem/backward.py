@@ -31,13 +31,13 @@ Step = Callable[[Any, Tensor | None], Any]
 
 
 class Backward:
-    """A way to differentiate: what `minimize` asks about it, with the answers of plain unrolling."""
+    """A way to differentiate: the hooks that `minimize` calls, which by default unroll."""
 
     constrained: ClassVar[bool] = True
-    """Does it know what to do with a constraint?"""
+    """Does it support constraints?"""
 
     def check(self, solver: Solver, state: Any) -> None:
-        """ValueError where this solver, which starts from this state, cannot be differentiated so."""
+        """Raise ValueError if this solver, starting from this state, cannot be differentiated in this way."""
 
     def wrap(self, step: Step, t: int, n_iters: int) -> Step:
         """The step to run as iteration t of n_iters."""
@@ -68,7 +68,7 @@ class Unroll(Backward):
 
 @dataclass(frozen=True)
 class Checkpoint(Backward):
-    """Differentiate everything, keeping one iteration's graph at a time: iterations are run again."""
+    """Differentiate everything, keeping the graph of one iteration at a time: iterations are recomputed."""
 
     def wrap(self, step: Step, t: int, n_iters: int) -> Step:
         if not torch.is_grad_enabled():
@@ -106,7 +106,7 @@ class Prune(Backward):
     """Evaluate every sample, but backpropagate through the objective only for the most influential.
 
     The paper's suggestion to "delete some of the low-influence trajectories": all samples are evaluated
-    without a graph, then the share whose values can move the result most is evaluated again with one.
+    without a graph, then the fraction with the largest influence is evaluated again with one.
     """
 
     fraction: float
@@ -122,13 +122,13 @@ class Prune(Backward):
             values = f(x)
             n_kept = math.ceil(self.fraction * x.shape[-2])
             kept = torch.nan_to_num(influence(values), nan=0.0).topk(n_kept, dim=-1).indices
-            # A value that is not finite has no influence, but may be among the kept when few others have any.
+            # A value that is not finite has no influence, but may be kept if few other values have any.
             good = values.gather(-1, kept).isfinite()
             kept = torch.where(good, kept, kept[..., :1])
         index = kept.unsqueeze(-1).expand(*kept.shape, x.shape[-1])
         again = torch.where(good, f(x.gather(-2, index)), 0.0)
         # Solvers do not see a shift of all values, so the gradients of a row's values sum to zero. Dropping
-        # some breaks that, and the error would gather in whatever all samples share: restore it.
+        # some breaks that, and the error would accumulate in whatever all samples share: restore it.
         again = again - again.sum(-1, keepdim=True) / good.sum(-1, keepdim=True).clamp_min(1)
         graph = torch.where(good, zero_with_graph(again), 0.0)
         return values + torch.zeros_like(values).scatter(-1, kept, graph)
@@ -136,19 +136,19 @@ class Prune(Backward):
 
 @dataclass(frozen=True)
 class Implicit(Backward):
-    """Differentiate the answer by its optimality condition: ∇f(x̂, θ) = 0, so that dx̂/dθ = −H⁻¹ ∂∇f/∂θ.
+    """Differentiate the solution by its optimality condition: ∇f(x̂, θ) = 0, so dx̂/dθ = −H⁻¹ ∂∇f/∂θ.
 
-    The search leaves no graph. The backward solves with the Hessian H of f at x̂, by conjugate gradients on
-    Hessian-vector products, so f must be twice differentiable there; coordinates that rest on a bound stay
-    where they are. Right where x̂ is a minimum, whatever the solver's settings: choose it for searches that
-    converge, and unrolling for short ones, whose answer is not a minimum yet.
+    The search builds no graph. The backward pass solves a linear system with the Hessian H of f at x̂, by
+    conjugate gradients on Hessian-vector products, so f must be twice differentiable there. Coordinates on a
+    bound are treated as fixed. The gradient is correct if x̂ is a minimum, whatever the solver's settings:
+    use it for searches that converge, and unrolling for short ones.
 
     Args:
-        damping: solve with H + damping · I, for a Hessian that is singular or nearly so: the gradient then
-            shrinks in its flat directions. Without, one that is not positive definite is an error.
-        n_iters: conjugate-gradient steps at the most; None for as many as x has dimensions, and a few more.
-        tolerance: stop where the residual is so small, relative to the incoming gradient; None for what the
-            dtype resolves.
+        damping: use H + damping · I, for a Hessian that is (nearly) singular; this shrinks the gradient in
+            flat directions. Without damping, a Hessian that is not positive definite raises an error.
+        n_iters: maximum number of conjugate-gradient steps; None for slightly more than the dimension of x.
+        tolerance: stop when the residual is this small relative to the incoming gradient; None for the
+            precision of the dtype.
     """
 
     constrained = False
@@ -172,9 +172,9 @@ class Implicit(Backward):
 
 @dataclass(frozen=True)
 class Detach(Backward):
-    """Differentiate nothing: x comes back as a constant. The cost at x still depends on f.
+    """Differentiate nothing: x is returned as a constant. The cost at x still depends on f.
 
-    With it, minimising the cost is min-differentiation, the paper's τ = 0 case.
+    Minimising the cost is then min-differentiation, the paper's τ = 0 case.
     """
 
     def wrap(self, step: Step, t: int, n_iters: int) -> Step:

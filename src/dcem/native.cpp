@@ -329,6 +329,25 @@ struct Rate {
   }
 };
 
+// sums[j] = Σ term(p, i, j) over N samples i, in their order, with p = w / total. By fours, since each pass over
+// the sums waits for what the last one stored.
+template <class T, class F>
+void add_samples(int64_t N, int64_t n, const T* w, double total, double* sums, F term) {
+  std::fill(sums, sums + n, 0.0);
+  int64_t i = 0;
+  for (; i + 4 <= N; i += 4) {
+    const double a = w[i] / total, b = w[i + 1] / total, c = w[i + 2] / total, d = w[i + 3] / total;
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+      sums[j] = sums[j] + term(a, i, j) + term(b, i + 1, j) + term(c, i + 2, j) + term(d, i + 3, j);
+  }
+  for (; i < N; i++) {
+    const double p = w[i] / total;
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) sums[j] += term(p, i, j);
+  }
+}
+
 // mean and sigma (rows, n) of samples u (rows, N, n), and ∂σ/∂variance, which is 0 on the floor. With the last
 // mean and sigma, the variance is by rank-mu, and `excess` how far it is above the last one, at a rate of 1.
 template <class T>
@@ -344,22 +363,12 @@ void moments(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T
       const T *ur = u + row * N * n, *wr = w + row * N;
       T *mr = mean + row * n, *sr = sigma + row * n, *dr = slope + row * n;
       const Rate by(N, n, wr, last_mean, slowest);
-      std::fill(sums, sums + n, 0.0);
-      for (int64_t i = 0; i < N; i++) {
-        const double p = wr[i] / by.total;
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++) sums[j] += p * ur[i * n + j];
-      }
+      add_samples(N, n, wr, by.total, sums, [=](double p, int64_t i, int64_t j) { return p * ur[i * n + j]; });
       for (int64_t j = 0; j < n; j++) mr[j] = T(sums[j]);
-      std::fill(sums, sums + n, 0.0);
-      for (int64_t i = 0; i < N; i++) {
-        const double p = wr[i] / by.total;
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++) {
-          const double d = ur[i * n + j] - mr[j];
-          sums[j] += p * d * d;
-        }
-      }
+      add_samples(N, n, wr, by.total, sums, [=](double p, int64_t i, int64_t j) {
+        const double d = ur[i * n + j] - mr[j];
+        return p * d * d;
+      });
       if (last_mean) {
         for (int64_t j = 0; j < n; j++) {
           const int64_t at = row * n + j;
@@ -405,25 +414,26 @@ void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w
         glast_mean[at] = 2 * gvar[j] * (cr[j] - mr[j]);
         glast_sigma[at] = T(2 * (1 - by.rate) * g * last_sigma[at]);
       }
+      const double inv = 1 / by.total;
       for (int64_t i = 0; i < N; i++) {
-        const T p = T(wr[i] / by.total);
+        const T p = T(wr[i] * inv);
         const T* ui = ur + i * n;
-        T along = 0;
+        T *out = gu + (row * N + i) * n, along = 0;
 #pragma omp simd reduction(+ : along)
         for (int64_t j = 0; j < n; j++) {
           const T from = ui[j] - cr[j];
           along += (ui[j] - mr[j]) * gm[j] + from * from * gvar[j];
+          out[j] = p * (gm[j] + 2 * from * gvar[j]);
         }
         gp[i] = along;
-        T* out = gu + (row * N + i) * n;
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++) out[j] = p * (gm[j] + 2 * (ui[j] - cr[j]) * gvar[j]);
       }
       double average = 0;
-      for (int64_t i = 0; i < N; i++) average += wr[i] / by.total * gp[i];
-      const double gmu = grate * by.slope * 2 * by.total / by.squares;
+#pragma omp simd reduction(+ : average)
+      for (int64_t i = 0; i < N; i++) average += wr[i] * inv * gp[i];
+      const double gmu = grate * by.slope * 2 * by.total / by.squares, share = by.total / by.squares;
+#pragma omp simd
       for (int64_t i = 0; i < N; i++)
-        gw[row * N + i] = T((gp[i] - average) / by.total + gmu * (1 - wr[i] * by.total / by.squares));
+        gw[row * N + i] = T((gp[i] - average) * inv + gmu * (1 - wr[i] * share));
     }
   }
 }

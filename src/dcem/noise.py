@@ -20,14 +20,14 @@ class Normal:
     """Independent draws."""
 
     def draw(self, shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
-        if generator is None:  # naming none would choose an overload that cannot be compiled for any shape
+        if generator is None:  # passing None selects an overload that cannot be compiled for dynamic shapes
             return torch.randn(shape, dtype=like.dtype, device=like.device)
         return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 @dataclass(frozen=True)
 class Antithetic:
-    """Pairs ε, -ε: the samples' mean is the distribution's mean exactly (up to an odd one out)."""
+    """Pairs ε, -ε: the mean of the samples is exactly that of the distribution (if N is even)."""
 
     def draw(self, shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
         *batch, n_samples, n = shape
@@ -39,8 +39,8 @@ class Antithetic:
 class Sobol:
     """Quasi-random points, which cover space more evenly than independent ones.
 
-    One Sobol sequence serves all rows, each shifted (modulo 1) by its own random offset. The sequence is made
-    on the CPU: on an accelerator every iteration copies it there.
+    All rows share one Sobol sequence, each with its own random shift (modulo 1). The sequence is generated on
+    the CPU and copied to the device in every iteration.
     """
 
     def draw(self, shape: tuple[int, ...], like: Tensor, generator: Generator | None) -> Tensor:
@@ -79,13 +79,13 @@ class Colored:
 @functools.lru_cache(maxsize=32)
 def _mixing(beta: float, horizon: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """(H, H): a factor of the correlation of a stationary process with power spectrum 1/f^beta."""
-    # Of a period twice as long as the horizon, so that its end is not tied to its beginning.
+    # The period is twice the horizon, so that the end is not correlated with the beginning.
     frequency = torch.fft.rfftfreq(2 * horizon, dtype=torch.float64)
     power = (2 * horizon * frequency).clamp_min(1) ** -beta
     covariance = torch.fft.irfft(power)[:horizon]
     lag = torch.arange(horizon)
     matrix = (covariance / covariance[0])[(lag[:, None] - lag).abs()]
-    # By eigenvalues and in double precision: smooth noise has a correlation that is singular to rounding.
+    # Use eigenvalues in double precision: the correlation of smooth noise is singular up to rounding.
     values, vectors = torch.linalg.eigh(matrix)
     factor = vectors * values.clamp_min(0).sqrt()
     return (factor / torch.linalg.vector_norm(factor, dim=-1, keepdim=True)).to(device, dtype)

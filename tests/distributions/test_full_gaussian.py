@@ -33,8 +33,8 @@ def test_rank_mu_moves_the_covariance_towards_that_around_the_last_mean(batch, n
     phi = FullGaussian(n_iters=n_iters).fit(last, u, w, 0.0)
     p = w / w.sum(-1, keepdim=True)
     mu = 1 / p.square().sum(-1, keepdim=True)
-    hurry = torch.minimum(mu / (mu + 3), torch.tensor(21 / n_iters))
-    c = torch.maximum(hurry, 4 * (mu - 1.75 + 1 / mu) / (25 + mu)).clamp_max(1).unsqueeze(-1)
+    hurry = torch.minimum(mu / (mu + 3), torch.tensor(46 / n_iters))
+    c = torch.maximum(hurry, 0.22 * 3 * 2 * (mu - 1.75 + 1 / mu) / (25 + mu)).clamp_max(1).unsqueeze(-1)
     d = u - last.mean.unsqueeze(-2)
     target = (d * p.unsqueeze(-1)).mT @ d
     expected = (1 - c) * last.scale_tril @ last.scale_tril.mT + c * target

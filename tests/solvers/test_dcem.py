@@ -46,7 +46,7 @@ def reference(values_of, mean, sigma, noise, k, tau, paper) -> np.ndarray:
         else:
             mu = 1 / (w**2).sum()
             c = 2 * (mu - 1.75 + 1 / mu) / ((n + 2) ** 2 + mu) * (n + 2) / 3
-            c = min(1, max(5 * n / T, c))
+            c = min(1, max(12 * n**0.5 / T, c))
             sigma = np.sqrt((1 - c) * sigma**2 + c * (w * (x - last) ** 2).sum(0))
     return mean
 

@@ -1,4 +1,4 @@
-"""The box that actions stay in, and how many numbers an action has."""
+"""The bounds of the actions, and the dimension of an action."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def as_vector(bound: float | Tensor, size: int, name: str) -> Tensor:
 def action_size(
     model: Any, low: float | Tensor, high: float | Tensor, decoder: Any, given: int | None
 ) -> int:
-    """m, from whoever tells."""
+    """m, from whichever arguments define it."""
     told: list[int | None] = [given, getattr(decoder, "action_dim", None), getattr(model, "action_dim", None)]
     told += [len(b) for b in (low, high) if isinstance(b, Tensor) and b.ndim == 1]
     dims = {d for d in told if d is not None}

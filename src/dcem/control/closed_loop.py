@@ -1,4 +1,4 @@
-"""A controller at work: plan, act, see where that leads, plan again."""
+"""Closed-loop control: plan, act, observe, plan again."""
 
 from typing import Any, NamedTuple
 
@@ -27,9 +27,9 @@ def closed_loop(
     system: Model | None = None,
     generator: Generator | None = None,
 ) -> Trajectory:
-    """Control a system for some steps from states (*B, s), every plan started from the last one.
+    """Control a system for some steps from states (*B, s), warm-starting every plan.
 
-    `system` is what the actions are applied to: the controller's own model, unless told otherwise.
+    `system` is what the actions are applied to; by default, the controller's own model.
 
     >>> from dcem.systems.pendulum import Pendulum
     >>> mpc = MPC(Pendulum(), horizon=15, low=-2.0, high=2.0)

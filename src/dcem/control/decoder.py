@@ -16,12 +16,12 @@ class Decoder(nn.Module):
 
     Args:
         latent_dim: size of z.
-        horizon: H, actions in a sequence.
-        action_dim: m, numbers in an action.
-        low, high: the action box; numbers, or m of them.
+        horizon: H, actions per sequence.
+        action_dim: m, dimension of an action.
+        low, high: bounds of the actions; numbers, or m of them.
         hidden: widths of the hidden layers.
         activation: 'elu', 'relu' or 'gelu'.
-        state_dim: condition on the state as well; 0, the paper's choice, for a decoder of z alone.
+        state_dim: dimension of the state to condition on; 0, as in the paper, for a decoder of z alone.
 
     `settings` holds these arguments as JSON values: `Decoder(**settings)` and its state dict are the decoder.
 

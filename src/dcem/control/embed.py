@@ -6,7 +6,7 @@ from dcem.control.mpc import MPC
 
 
 def embedding_loss(mpc: MPC, state: Tensor, generator: Generator | None = None) -> Tensor:
-    """The cost C_θ(ẑ) that a controller with a decoder reaches from states (*B, s), averaged over them.
+    """The cost C_θ(ẑ) of a controller with a decoder, averaged over states (*B, s).
 
     Its gradient reaches the decoder directly, through the actions that ẑ decodes to, and through
     ẑ = argmin_z C_θ(z), whose search used the decoder. With `backward=Detach()` in the controller (and a

@@ -9,9 +9,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Knots:
-    """K actions, evenly spread from the first to the last of H steps; those between are interpolated.
+    """K actions, evenly spaced over H steps, with interpolation between them.
 
-    The search is over K · m numbers in place of H · m, and its sequences are smooth.
+    The search is over K · m numbers instead of H · m, and its sequences are smooth.
 
     Args:
         count: K, at least 2.

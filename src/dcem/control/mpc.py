@@ -35,15 +35,15 @@ class Plan(NamedTuple):
 
     action: Tensor  # (*B, m), to apply now
     actions: Tensor  # (*B, H, m), the whole sequence
-    cost: Tensor | None  # (*B,), what the model says the sequence costs; None when not asked for
+    cost: Tensor | None  # (*B,), the sequence's cost in the model; None when not requested
     latent: Tensor  # (*B, n), the optimiser's answer: z with a decoder, else actions (or knots) in a row
-    trace: tuple[Record, ...] | None = None  # one record per iteration of the solver, when asked for
+    trace: tuple[Record, ...] | None = None  # one record per iteration of the solver, when requested
     spread: Tensor | None = None  # (*B, n), the last standard deviation, of a solver that has one
     violation: Tensor | None = None  # (*B,), of the constraint along the plan: 0 where it is kept
 
 
 class MPC(nn.Module):
-    """Plans action sequences that minimise the cost a model predicts; gradients reach all it is made of.
+    """Plan action sequences that minimise the cost predicted by a model, differentiably.
 
         û = argmin_u Σ_t γ^t C(x_t, u_t)  with  x_{t+1} = f(x_t, u_t),   or over z with u = decoder(z)
 
@@ -53,40 +53,40 @@ class MPC(nn.Module):
         model: anything with `step(state, action) -> (next_state, cost)`, or such a function; see
             `dcem.control.Model`. A module's parameters become parameters of this one. Or an ensemble, see
             `risk`.
-        horizon: H, steps to look ahead.
-        low, high: the action box; numbers, tensors or arrays (m,), as of a Gymnasium action space. None: the
-            decoder's, else -1 and 1. Planned actions are always inside.
-        solver: any solver of `dcem`, by default `DCEM()`. Without a decoder it searches inside the action
-            box, from a first spread of half the box where its distribution names none. Bounds of its own
-            must be the same.
+        horizon: H, number of steps in a plan.
+        low, high: bounds of the actions; numbers, tensors or arrays (m,), such as those of a Gymnasium action
+            space. None: the decoder's, otherwise -1 and 1. Planned actions are always within the bounds.
+        solver: any solver of `dcem`, by default `DCEM()`. Without a decoder it searches within the action
+            bounds, with an initial standard deviation of half their extent unless its distribution sets one.
+            If its distribution has bounds, they must be the same.
         decoder: a `Decoder`, or a module with the same `latent_dim`, `horizon`, `action_dim` and `forward`,
             which maps a latent space to action sequences: the search is then over z, within the bounds (if
             any) of the solver's own distribution.
-        action_dim: m, where neither the bounds nor the model's `action_dim` tell.
+        action_dim: m, if neither the bounds nor the model's `action_dim` define it.
         discount: γ, weight γ^t for the cost of step t.
-        value: state (..., s) -> what the time after the last step is worth (...): γ^H value(x_H) is
-            subtracted from the cost. A module's parameters become parameters of this one.
-        terminal_cost: the same, as a cost that is added.
+        value: state (..., s) -> expected return after the last step (...): γ^H value(x_H) is subtracted from
+            the cost. A module's parameters become parameters of this one.
+        terminal_cost: the same as a cost, which is added.
         proposals: candidates among the samples of every iteration: a function from states (*B, s) to action
             sequences (*B, P, H, m), with a decoder to latent points (*B, P, d); or `PolicyProposals`, which
-            rolls a policy out in the model. What lies outside the box is moved inside. A module's parameters
+            rolls out a policy in the model. Actions outside the bounds are clamped. A module's parameters
             become parameters of this one.
-        knots: search over K actions in place of H and interpolate between them; K, or `Knots(K, 'cubic')`.
-        risk: what a plan costs where models disagree: 'mean', 'worst', `CVaR(alpha)`, or a function from
+        knots: search over K actions instead of H and interpolate between them; K, or `Knots(K, 'cubic')`.
+        risk: how to combine the costs of several models: 'mean', 'worst', `CVaR(alpha)`, or a function from
             costs (..., E) to (...). `model` is then a list of E models, or one whose costs (and values)
             have a last dimension for its E members. None: the mean over a list of models.
-        constraint: (x, u), a state (..., s) and the action (..., m) that led there -> (..., c), what must not
-            be positive at any step of a plan. See `dcem.minimize`: a plan keeps it wherever a sample does, in
-            every model of an ensemble. Models must have a `step`.
-        cold_start: the first mean where there is no warm start: 'centre' (of the box; with a decoder zero)
-            or 'proposal', the first of them.
-        warm_spread: a warm start keeps the last plan's spread too, moved by one step and no narrower than
-            this share of the first. None: it keeps the mean alone, and the first spread.
+        constraint: (x, u), a state (..., s) and the action (..., m) that led there -> (..., c), which must be
+            <= 0 at every step of a plan, in every model of an ensemble. A plan is feasible if any sample was,
+            see `dcem.minimize`. Models must have a `step`.
+        cold_start: the initial mean without a warm start: 'centre' (of the bounds; zero with a decoder) or
+            'proposal', the first proposal.
+        warm_spread: a warm start also keeps the previous plan's standard deviation, shifted by one step, with
+            a floor of this fraction of the initial one. None: only the mean is kept.
         backward: how to differentiate a plan, see `dcem.backward`.
-        compile: run compiled, slow to start and then faster: on the CPU the whole search, as `dcem.capture`
-            does it, and elsewhere the objective (decoder, rollout) by torch.compile.
-        seed: in evaluation mode, `mpc.eval()`, plan with the noise of this seed, the same in every call and
-            for every row. None: new noise.
+        compile: compile, which is slow to start and then faster: on the CPU the whole search, as
+            `dcem.capture` does; on other devices the objective (decoder and rollout), with torch.compile.
+        seed: in evaluation mode, `mpc.eval()`, use the noise of this seed in every call and for every row.
+            None: new noise.
 
     >>> class Integrator:
     ...     def step(self, state, action):
@@ -170,9 +170,10 @@ class MPC(nn.Module):
         """Plan from a state (*B, s), or a nesting of tensors (B, ...), each with the batch first.
 
         Args:
-            warm_start: the last plan, to start from: shifted by one step (a latent plan as it is).
-            start: the first mean of rows that start cold: actions (*B, H, m), or with a decoder (*B, d).
-            fresh: rows (*B,) that start cold all the same, because their episode is new.
+            warm_start: the previous plan to start from, shifted by one step (a latent plan unchanged).
+            start: the initial mean of rows without a warm start: actions (*B, H, m), or with a decoder (*B,
+                d).
+            fresh: rows (*B,) that ignore the warm start, because a new episode begins.
             generator, noise, trace: see `dcem.minimize`.
             cost: also evaluate the plan's cost.
         """
@@ -217,7 +218,7 @@ class MPC(nn.Module):
         if isinstance(self.proposals, PolicyProposals):
             if seed is None:
                 noise = self.proposals.draw((*batch, *point), like, generator)
-            else:  # of another seed than the search's, whose samples it would repeat
+            else:  # not the seed of the search, whose samples it would repeat
                 row = self.proposals.draw(point, like, Generator(like.device).manual_seed(seed + 1))
                 noise = row.expand(*batch, *row.shape)
             return self.proposals(as_model(members(self.model)[0]), state, noise, self.low, self.high)
@@ -228,7 +229,7 @@ class MPC(nn.Module):
         return found
 
     def total_cost(self, x: Tensor, state: Any) -> Tensor:
-        """What points x (*B, N, n) of the search space cost from state (*B, s): (*B, N)."""
+        """The cost of points x (*B, N, n) of the search space from state (*B, s): (*B, N)."""
         actions = self.decode(x, one_candidate(state, x))
         terminal = self.terminal_cost if self.value is None else lambda last: -self.value(last)  # type: ignore[misc]
         costs = [
@@ -240,7 +241,7 @@ class MPC(nn.Module):
         return weighed(self.risk, torch.stack(costs, -1) if is_ensemble(self.model) else costs[0], x)
 
     def constraint_values(self, x: Tensor, state: Any) -> Tensor:
-        """What the constraint says along points x (*B, N, n) from state (*B, s): (*B, N, H c)."""
+        """The constraint's values along points x (*B, N, n) from state (*B, s): (*B, N, H c)."""
         if self.constraint is None:
             raise ValueError("MPC: constraint must be given to have values")
         actions = self.decode(x, one_candidate(state, x))
@@ -251,16 +252,16 @@ class MPC(nn.Module):
         return torch.cat(values, dim=-1)
 
     def decode(self, x: Tensor, state: Any) -> Tensor:
-        """The action sequences (..., H, m) that points x (..., n) of the search space stand for."""
+        """The action sequences (..., H, m) for points x (..., n) of the search space."""
         return self._space.actions(x, state)
 
     @property
     def search_dim(self) -> int:
-        """n, the size of the space that is searched."""
+        """n, the dimension of the search space."""
         return self._space.dim
 
     def _made_once(self) -> Solver | None:
-        """The solver for all plans; None where settings are learned, whose graph is made for each."""
+        """The solver for all plans; None if settings are learned, since their graph is built per plan."""
         self._space: Any = (
             ActionSpace(self.horizon, self.low, self.high, self.knots)
             if self.decoder is None
@@ -276,7 +277,7 @@ class MPC(nn.Module):
         return self
 
     def _as_tensor(self, part: Any) -> Any:
-        """A part of a state: tensors as they are, arrays and numbers as tensors like the bounds."""
+        """A part of a state: tensors unchanged, arrays and numbers as tensors like the bounds."""
         return part if isinstance(part, Tensor) else torch.as_tensor(part).to(self.low)
 
     def _cold(self, state: Any, start: Tensor | None, proposed: Tensor | None, solver: Solver) -> Tensor:
@@ -296,7 +297,7 @@ class MPC(nn.Module):
     def _warm(
         self, cold: Tensor, last: Plan | None, fresh: Tensor | None, solver: Any
     ) -> tuple[Tensor, Solver]:
-        """The first mean (*B, n), and the solver with the first spread, of rows that go on from a plan."""
+        """The first mean (*B, n), and the solver with the first spread, for rows that continue a plan."""
         if last is None:
             return cold, solver
         if last.latent.shape != cold.shape:
@@ -319,7 +320,7 @@ class MPC(nn.Module):
 def _check_search(
     horizon: int, solver: Any, decoder: Any, knots: Any, proposals: Any, cold_start: str, warm_spread: Any
 ) -> None:
-    """What belongs together in a search, and what does not."""
+    """Raise an error if settings of the search do not fit together."""
     if knots is not None and (not isinstance(knots, Knots) or knots.count > horizon):
         raise ValueError(
             f"MPC: knots must be Knots, or a number of at most horizon = {horizon}, got {knots!r}"

@@ -11,7 +11,7 @@ from dcem.noise import Normal
 
 
 class PolicyProposals(nn.Module):
-    """n action sequences that a policy takes in the controller's model, for `MPC(proposals=…)`.
+    """n rollouts of a policy in the controller's model, for `MPC(proposals=…)`.
 
         u_t = π(x_t) + sigma ε_t,     x_{t+1} = f(x_t, u_t),     with ε = 0 in the first of them
 
@@ -20,7 +20,7 @@ class PolicyProposals(nn.Module):
 
     Args:
         policy: state (..., s) -> action (..., m). A module's parameters become parameters of this one.
-        n: how many sequences.
+        n: number of sequences.
         sigma: standard deviation of the noise, in the units of the actions; a number or a tensor (m,).
 
     >>> from dcem.systems import Pendulum

@@ -7,25 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Risk = Callable[[Tensor], Tensor]  # costs (..., E) of E models -> what they count as (...)
+Risk = Callable[[Tensor], Tensor]  # costs (..., E) of E models -> one cost (...)
 
 
 def mean(costs: Tensor) -> Tensor:
-    """The average over the models: no aversion to risk."""
+    """The mean over the models: risk-neutral."""
     return costs.mean(-1)
 
 
 def worst(costs: Tensor) -> Tensor:
-    """The model that is worst for a plan decides."""
+    """The highest cost over the models."""
     return costs.amax(-1)
 
 
 @dataclass(frozen=True)
 class CVaR:
-    """Conditional value at risk: the mean of the worst share `alpha` of the models' costs.
+    """Conditional value at risk: the mean of the worst fraction `alpha` of the models' costs.
 
-    1 is the mean over all E of them, 1 / E and less the worst. A model may count in part: a share of 0.5 of
-    three is the worst and half of the second.
+    1 is the mean over all E models, 1 / E or less the worst. A model can count partly: 0.5 of three models is
+    the worst and half of the second.
 
     >>> CVaR(0.5)(torch.tensor([0.0, 9.0, 3.0]))
     tensor(7.)
@@ -48,7 +48,7 @@ NAMED: dict[str, Risk] = {"mean": mean, "worst": worst}
 
 
 def as_risk(risk: str | Risk | None, model: Any) -> Risk | None:
-    """A measure of risk by name or as it is; None for one model, whose cost is certain."""
+    """A risk measure by name or as a function; None for one model, whose cost is certain."""
     if risk is None:
         return mean if is_ensemble(model) else None
     if callable(risk):
@@ -59,7 +59,7 @@ def as_risk(risk: str | Risk | None, model: Any) -> Risk | None:
 
 
 def weighed(risk: Risk, costs: Tensor, x: Tensor) -> Tensor:
-    """What the costs (*B, N, E) of points x (*B, N, n) count as: (*B, N)."""
+    """The costs (*B, N, E) of points x (*B, N, n), combined: (*B, N)."""
     if costs.shape[:-1] != x.shape[:-1]:
         asked = ", ".join(map(str, [*x.shape[:-1], "E"]))
         raise ValueError(
@@ -75,7 +75,7 @@ def is_ensemble(model: Any) -> bool:
 
 
 def as_ensemble(model: Any) -> Any:
-    """Several models, as modules where they are; one as it is."""
+    """Several models, as modules if they are modules; a single model unchanged."""
     if not is_ensemble(model):
         return model
     if not len(model):

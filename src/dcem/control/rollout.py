@@ -1,4 +1,4 @@
-"""What a model is, and what a sequence of actions costs on it."""
+"""The interface of a model, and the cost of a sequence of actions in it."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 class Model(Protocol):
     """Dynamics and cost of a system. States are one tensor, or a nesting of them; any leading dimensions.
 
-    A model that knows a faster way through whole sequences may offer that too, as a method
+    A model with a faster way to evaluate whole sequences can provide it as a method
     `sequence_cost(state, actions, discount, terminal_cost)`: see the function of that name.
     """
 
@@ -27,7 +27,7 @@ class _Function:
 
 
 def as_model(model: Any) -> Any:
-    """A model as it is; a function, or a module that is called, as one."""
+    """A model unchanged; a function, or a module that is called, wrapped as one."""
     return model if hasattr(model, "step") or hasattr(model, "sequence_cost") else _Function(model)
 
 
@@ -76,10 +76,10 @@ def sequence_cost(
 def sequence_constraint(
     model: Model, state: Any, actions: Tensor, constraint: Callable[[Any, Tensor], Tensor]
 ) -> Tensor:
-    """What a constraint says along N candidates (*B, N, H, m) from each state (*B, s): (*B, N, H c).
+    """The constraint's values along N candidates (*B, N, H, m) from each state (*B, s): (*B, N, H c).
 
-    constraint(x, u), (..., s) and (..., m) -> (..., c) or (...), is asked about every action u with the state
-    x that it leads to.
+    constraint(x, u), (..., s) and (..., m) -> (..., c) or (...), is evaluated for every action u with the
+    state x that it leads to.
     """
     state, along = spread(state, actions.shape[:-2]), []
     for action in actions.unbind(-2):
@@ -96,8 +96,8 @@ def spread(state: Any, shape: torch.Size) -> Any:
 
 
 def batch_of(state: Any) -> tuple[torch.Size, Tensor]:
-    """*B of a state, and a floating-point tensor of it: all but the last dimension of a tensor, the first one
-    of a nesting."""
+    """*B of a state, and one of its floating-point tensors. *B is all but the last dimension of a tensor, or
+    the first dimension in a nesting."""
     leaves = pytree.tree_leaves(state)
     floats = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     if not floats or any(leaf.ndim == 0 for leaf in floats):

@@ -11,11 +11,11 @@ from dcem.solvers import Solver
 
 
 class ActionSpace:
-    """Sequences of actions in a box, one per step or by knots: a point is them in a row."""
+    """Sequences of actions in a box, one per step or by knots, flattened into one point."""
 
     def __init__(self, horizon: int, low: Tensor, high: Tensor, knots: Knots | None) -> None:
         self.low, self.high, self.knots = low, high, knots
-        self.shape = (horizon, len(low))  # of what users give
+        self.shape = (horizon, len(low))  # of what users pass
         self.steps = horizon if knots is None else knots.count
         self.dim = self.steps * len(low)
         self.clamps = knots is not None and knots.kind == "cubic"
@@ -44,7 +44,7 @@ class ActionSpace:
         return actions.flatten(-2)
 
     def centre(self, batch: torch.Size, like: Tensor) -> Tensor:
-        """Where to start without further knowledge, (*B, n)."""
+        """The default starting point, (*B, n)."""
         low, high = self.low.to(like), self.high.to(like)
         centre = torch.where(low.isfinite() & high.isfinite(), low / 2 + high / 2, 0.0).clamp(low, high)
         return centre.repeat(self.steps).expand(*batch, -1)
@@ -62,7 +62,7 @@ class ActionSpace:
 
 
 class LatentSpace:
-    """The inputs z of a decoder, which makes action sequences of them."""
+    """The latent space of a decoder, which maps z to action sequences."""
 
     def __init__(self, decoder: Any) -> None:
         self.actions = decoder
@@ -79,5 +79,5 @@ class LatentSpace:
         return like.new_zeros(*batch, self.dim)
 
     def later(self, z: Tensor, end: Tensor | None = None) -> Tensor:
-        """As it is: nobody knows which z decodes to the same actions a step later."""
+        """Unchanged: there is no way to tell which z decodes to the same actions a step later."""
         return z

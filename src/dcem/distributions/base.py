@@ -42,7 +42,7 @@ class Distribution(ABC):
         return first_mean(self.box, x, type(self).__name__)
 
     def answer(self, phi: Any) -> Tensor:
-        """The point of the domain (*B, n) that φ stands for as the answer of a search."""
+        """The point of the domain (*B, n) that φ represents as the solution of a search."""
         return self.decode(phi.mean)
 
     def blend(self, new: Any, old: Any, share: float | Tensor) -> Any:
@@ -55,7 +55,7 @@ class Distribution(ABC):
     def widen(self, phi: Any, factor: float | Tensor) -> Any:
         """The same distribution, its standard deviation times a number, or one per row (*B,).
 
-        For states whose `sigma` is a field; others say how.
+        For states whose `sigma` is a field; override it for others.
         """
         return phi._replace(sigma=phi.sigma * over_batch(factor, phi.sigma, phi.mean.ndim - 1))
 
@@ -66,12 +66,12 @@ class Distribution(ABC):
     def within(self, box: Box, steps: int = 1) -> Self:
         """The same family inside `box`, which bounds each of ``steps`` parts of x, of equal size.
 
-        One that cannot keep bounds comes back as it is.
+        A family that does not support bounds is returned unchanged.
         """
         return self
 
     def paced(self, n_iters: int) -> Self:
-        """The same family for a search of so many iterations, where its rates depend on that."""
+        """The same family for a search of this many iterations, if its rates depend on that."""
         return self
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Box bounds on the samples, and three ways to keep them."""
+"""Box bounds on the samples, and three ways to enforce them."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,10 +10,10 @@ from torch import Tensor
 from dcem._checks import same
 
 Boundary = Literal["clamp", "truncate", "squash"]
-Bound = Any  # a number, a tensor, or what `torch.as_tensor` takes: an array, a sequence
+Bound = Any  # a number, a tensor, or an array or sequence for `torch.as_tensor`
 Bounds = tuple[Bound, Bound]
 
-_UNIFORM = 1000.0  # a normal this many times wider than its box is uniform there, to float32's rounding
+_UNIFORM = 1000.0  # a normal this many times wider than its box is uniform there, up to float32 rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Box:
             raise ValueError(f"{name}: bounds must be a pair (low, high), got {bounds!r}")
         low, high = map(as_bound, bounds)
         if any(isinstance(b, Tensor) and b.device.type != "cpu" for b in (low, high)):
-            return Box(low, high, boundary)  # values are not looked at there, to not stall the device
+            return Box(low, high, boundary)  # reading values there would synchronise with the device
         if not (torch.as_tensor(low) < torch.as_tensor(high)).all():
             raise ValueError(f"{name}: bounds must satisfy low < high everywhere, got low={low}, high={high}")
         if boundary == "squash" and not all(torch.as_tensor(b).isfinite().all() for b in (low, high)):
@@ -64,7 +64,7 @@ class Box:
         return ((x >= self.low) & (x <= self.high)).all(-1)
 
     def pinned(self, x: Tensor, slope: Tensor) -> Tensor:
-        """Which coordinates of x (..., n) rest on a bound, or as good as that, where f has this slope."""
+        """Which coordinates of x (..., n) are on a bound, or almost, and pushed against it by f's slope."""
         slack = math.sqrt(torch.finfo(x.dtype).eps) * self.half_width(x)
         return ((x <= self.low + slack) & (slope > 0)) | ((x >= self.high - slack) & (slope < 0))
 
@@ -75,9 +75,9 @@ class Box:
         return x.clamp(low, high)
 
     def hold(self, x: Tensor) -> Tensor:
-        """x, moved inside where rounding put it outside (as a mean of points on a face may be).
+        """x, moved inside where rounding put it outside (such as a mean of points on a face).
 
-        Gradients pass as if nothing had moved.
+        Gradients pass unchanged.
         """
         return x + (self.clamp(x) - x).detach()
 
@@ -93,7 +93,7 @@ class Box:
     def truncated_normal(self, mean: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
         """Standard normal noise → samples of N(mean, sigma²) truncated to the box, by inverting its CDF."""
         low, high = _like(self.low, mean), _like(self.high, mean)
-        # Further out the CDF is the same at both bounds, to rounding, and all samples would be one point.
+        # Further out, the CDF is equal at both bounds up to rounding, and all samples would be one point.
         sigma = torch.minimum(sigma, _UNIFORM * (high - low))
         below, above = torch.special.ndtr((low - mean) / sigma), torch.special.ndtr((high - mean) / sigma)
         edge = torch.finfo(mean.dtype).eps
@@ -114,7 +114,7 @@ class Box:
 
 
 def as_bound(value: Bound) -> float | Tensor:
-    """A number or a tensor as it is, an array or a sequence as a tensor of the default dtype."""
+    """A number or a tensor unchanged; an array or a sequence as a tensor of the default dtype."""
     if isinstance(value, Tensor | float | int):
         return value
     tensor = torch.as_tensor(value)
@@ -122,7 +122,7 @@ def as_bound(value: Bound) -> float | Tensor:
 
 
 def merged(own: Box | None, asked: Box, boundary: Boundary, name: str) -> Box:
-    """The box that is asked for, kept as `boundary` says; ValueError where `own` is another one."""
+    """The requested box, enforced as `boundary` says; ValueError if `own` is a different one."""
     if own is not None:
         for mine, theirs in ((own.low, asked.low), (own.high, asked.high)):
             if not bool((torch.as_tensor(mine) == torch.as_tensor(theirs)).all()):

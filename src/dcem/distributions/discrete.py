@@ -1,4 +1,4 @@
-"""Discrete variables, as zeros and ones: independent switches, and choices of one among several."""
+"""Discrete variables as zeros and ones: binary, and categorical as one-hot."""
 
 import math
 from abc import abstractmethod
@@ -24,7 +24,7 @@ class Probabilities(NamedTuple):
 
 
 class Corners(Box):
-    """The corners of the unit box: nothing there moves by a little."""
+    """The corners of the unit box: points cannot move by small steps."""
 
     def pinned(self, x: Tensor, slope: Tensor) -> Tensor:
         return torch.ones_like(x, dtype=torch.bool)
@@ -42,10 +42,10 @@ class Discrete(Distribution):
     probabilities, which are the `mean` of the solution's state.
 
     Args:
-        spread: of the first distribution: the share of even odds in it, the rest being x0. 0 < spread <= 1; a
+        spread: fraction of the uniform distribution in the initial one, the rest being x0. 0 < spread <= 1; a
             tensor may require gradients.
-        floor: the share of even odds in every further one, so that no choice dies out. More where a solver's
-            `sigma_min` asks for it.
+        floor: fraction of the uniform distribution in every refit, so that no category dies out; more if
+            required by a solver's `sigma_min`.
     """
 
     spread: float | Tensor = field(default=0.5, kw_only=True)
@@ -63,7 +63,7 @@ class Discrete(Distribution):
     @property
     @abstractmethod
     def even(self) -> float:
-        """The probability of a one where nothing is known."""
+        """The probability of a one without prior knowledge."""
 
     @abstractmethod
     def widen(self, phi: Probabilities, factor: float | Tensor) -> Probabilities:
@@ -78,7 +78,7 @@ class Discrete(Distribution):
 
     def fit(self, phi: Probabilities, u: Tensor, w: Tensor, sigma_min: float) -> Probabilities:
         p = ((w / w.sum(-1, keepdim=True)).unsqueeze(-2) @ u).squeeze(-2)
-        # σ² = p (1 - p) >= sigma_min² for the least probable, or even odds where no p has so much.
+        # σ² = p (1 - p) >= sigma_min² for the least probable, or even odds if no p reaches that.
         least = (1 - math.sqrt(max(0.0, 1 - 4 * sigma_min**2))) / 2
         share = max(self.floor, min(1.0, least / self.even))
         return Probabilities(p + share * (self.even - p))
@@ -101,9 +101,9 @@ class Discrete(Distribution):
 
 @dataclass(frozen=True, eq=False)
 class Bernoulli(Discrete):
-    """n independent switches: every number of x is 0 or 1. See `Discrete` for the settings and gradients.
+    """n independent binary variables: every number of x is 0 or 1. See `Discrete` for settings and gradients.
 
-    x0 are the first odds, between 0 and 1, mixed with even ones.
+    x0 are the initial probabilities, mixed with uniform ones.
 
     >>> solver = DCEM(distribution=Bernoulli(), n_iters=5)
     >>> wanted = torch.tensor([1.0, 0.0, 1.0, 1.0])
@@ -128,13 +128,13 @@ class Bernoulli(Discrete):
 
 @dataclass(frozen=True, eq=False)
 class Categorical(Discrete):
-    """Choices of one among c: every c numbers of x are a one among zeros. See `Discrete` for the gradients.
+    """Categorical variables: every c numbers of x are one-hot. See `Discrete` for the gradients.
 
-    x0 are the first odds, between 0 and 1, mixed with even ones; zeros are even odds. With n = 3 c numbers in
-    x0 there are three choices to make.
+    x0 are the initial probabilities, mixed with uniform ones; zeros mean uniform. With n = 3 c numbers in x0
+    there are three categorical variables.
 
     Args:
-        choices: c, how many there are to choose from.
+        choices: c, number of categories.
 
     >>> solver = DCEM(distribution=Categorical(3), n_iters=5)
     >>> price = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]]).flatten()
@@ -162,7 +162,7 @@ class Categorical(Discrete):
         return super().init(odds.flatten(-2))
 
     def sample(self, phi: Probabilities, noise: Tensor) -> Tensor:
-        # The first of exponential clocks with rates p to ring: choice i with probability p_i exactly.
+        # The first arrival of exponential clocks with rates p: choice i with probability exactly p_i.
         noise = noise.to(torch.promote_types(noise.dtype, torch.float32))
         return self.mode(phi.mean.unsqueeze(-2) / -torch.special.log_ndtr(noise)).to(phi.mean.dtype)
 

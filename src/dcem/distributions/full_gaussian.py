@@ -90,7 +90,8 @@ class FullGaussian(Distribution):
             covariance = covariance.float()
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
         info = torch.finfo(covariance.dtype)
-        # Rounding perturbs a low-rank covariance by about eps times its trace: more would make it indefinite.
+        # Rounding perturbs a low-rank covariance by about eps times its trace: without a floor above that, it
+        # could become indefinite.
         jitter = max(self.jitter if likelihood else 0.0, 4 * n * info.eps)
         least = (near(u) * mean.detach()).square() + least_variance(self.sigma, self.box, u, sigma_min)
         floor = jitter * diagonal.mean(-1, keepdim=True) + least
@@ -102,13 +103,15 @@ class FullGaussian(Distribution):
         return phi._replace(scale_tril=phi.scale_tril * over_batch(factor, phi.scale_tril, phi.mean.ndim - 1))
 
     def _rate(self, w: Tensor, n: int) -> Tensor:
-        """c, (*B, 1). A short search hurries, but with at most μ / (μ + n) the covariance keeps its rank.
+        """c, (*B, 1). Higher in a short search, but at most μ / (μ + n), so the covariance keeps its rank.
 
-        A variance falls by about c / 2 in an iteration: with c = 46 / T a spread can fall by 1e-5 in all.
+        A variance falls by about c / 2 per iteration: with c = 46 / T a spread can fall by 1e-5 in total.
+        A long search uses 0.22 n times the rate of CMA-ES, which controls its step size separately: the best
+        factor on BBOB in 5, 10 and 20 dimensions.
         """
         mu = effective_samples(w)
         hurry = (mu / (mu + n)).clamp_max(46 / (self.n_iters or 1))
-        return torch.maximum(hurry, 2 * rank_mu_rate(mu, n)).clamp_max(1.0)
+        return torch.maximum(hurry, 0.22 * n * rank_mu_rate(mu, n)).clamp_max(1.0)
 
     def within(self, box: Box, steps: int = 1) -> Self:
         return within(self, box, steps)

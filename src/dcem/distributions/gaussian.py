@@ -1,5 +1,6 @@
 """The Gaussian with a diagonal covariance: the paper's sampling distribution."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self
 
@@ -25,25 +26,26 @@ class Gaussian(Distribution):
 
     The mean becomes that of the samples u with their weights p, Σp = 1. The variance, by the estimator:
 
-        rank-mu      (1 − c) σ² + c Σ p (u − m)², around the mean m *before* the update, as in CMA-ES: while
-                     the mean travels, the spread stays
+        rank-mu      (1 − c) σ² + c Σ p (u − m)², around the mean m *before* the update, as in CMA-ES: it does
+                     not shrink while the mean is moving
         likelihood   Σ p (u − m')², around the mean m' after it: the paper's maximum likelihood
-                     (Proposition 3), which shrinks whether the mean has arrived or not
+                     (Proposition 3), which shrinks even while the mean is moving
 
     The rate c grows with the effective number of samples, 1 / Σp², falls with the dimension, and is at least
     what a search of so many iterations needs to finish.
 
-    A spread below what the dtype resolves beside the mean and the first spread is not shrunk further: there,
-    values differ by rounding alone, and so would gradients.
+    The standard deviation has a floor near the resolution of the dtype: below it, values and gradients would
+    differ only by rounding.
 
     Args:
-        sigma: the first standard deviation; a number, or a tensor that broadcasts against (*B, n) and may
-            require gradients. None: half of the extent of the bounds, 1 where there are none.
+        sigma: the initial standard deviation; a number, or a tensor that broadcasts against (*B, n) and may
+            require gradients. None: half of the extent of the bounds, or 1 without bounds.
         bounds: (low, high) of the domain, numbers or tensors per dimension; None for all of R^n.
-        boundary: how the bounds are kept: 'clamp' (the paper's; cheapest), 'truncate' or 'squash' (gradients
-            stay alive where the optimum lies on or outside the box). See `dcem.distributions.box.Box`.
+        boundary: how bounds are enforced: 'clamp' (as in the paper; cheapest), 'truncate' or 'squash'
+            (gradients stay useful if the optimum lies on or outside the bounds). See
+            `dcem.distributions.box.Box`.
         estimator: 'rank-mu' or 'likelihood', see above.
-        n_iters: how many iterations the search has, for the rate; a solver fills in its own. None: few.
+        n_iters: number of iterations of the search, for the rate; set by the solver. None: few.
     """
 
     sigma: float | Tensor | None = None
@@ -73,11 +75,20 @@ class Gaussian(Distribution):
         return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
 
     def fit(self, phi: GaussianState, u: Tensor, w: Tensor, sigma_min: float) -> GaussianState:
-        least = least_variance(self.sigma, self.box, u, sigma_min)
+        last_mean, last_sigma, slowest, least, close = self.estimate(phi, u, sigma_min)
+        if last_mean is None or last_sigma is None:
+            return GaussianState(*weighted_moments(u, w, least, close))
+        return GaussianState(*rank_mu(u, w, last_mean, last_sigma, slowest, least, close))
+
+    def estimate(
+        self, phi: GaussianState, u: Tensor, sigma_min: float
+    ) -> tuple[Tensor | None, Tensor | None, float, float | Tensor, float]:
+        """How `fit` computes moments: the last mean and σ if used, and further arguments of `rank_mu`."""
+        least, close = least_variance(self.sigma, self.box, u, sigma_min), near(u)
         if self.estimator == "likelihood":
-            return GaussianState(*weighted_moments(u, w, least, near(u)))
-        slowest = min(1.0, 5 * u.shape[-1] / (self.n_iters or 1))
-        return GaussianState(*rank_mu(u, w, phi.mean, phi.sigma, slowest, least, near(u)))
+            return None, None, 1.0, least, close
+        slowest = min(1.0, 12 * math.sqrt(u.shape[-1]) / (self.n_iters or 1))
+        return phi.mean, phi.sigma, slowest, least, close
 
     def within(self, box: Box, steps: int = 1) -> Self:
         return within(self, box, steps)
@@ -115,8 +126,8 @@ def least_variance(
 ) -> float | Tensor:
     """A floor for the variance: ``given``², or (eps^digits of the first spread)² where that is more.
 
-    An objective resolves steps of about the root of eps around its minimum; the default is well below, and
-    still far enough from rounding for the samples to differ as they should.
+    Around its minimum, an objective resolves steps of about √eps. The default is well below that, and still
+    far enough above rounding for the samples to differ.
     """
     if sigma is None:
         sigma = 1.0 if box is None else box.half_width(u[..., 0, :])
@@ -128,7 +139,7 @@ def least_variance(
 
 
 def near(u: Tensor) -> float:
-    """A floor for the spread relative to the mean: closer samples are equal to rounding, or nearly so."""
+    """A floor for the spread relative to the mean: closer samples are equal up to rounding, or nearly so."""
     return 64 * torch.finfo(u.dtype).eps
 
 

@@ -1,4 +1,4 @@
-"""Weighted mean and standard deviation, with a backward that makes few passes over the samples."""
+"""Weighted mean and standard deviation, with a backward pass that reads the samples only a few times."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from dcem.distributions import moments_native as native
 
 try:
     from dcem.distributions import moments_triton as fused
-except ImportError:  # no Triton here
+except ImportError:  # Triton is not installed
     fused = None  # type: ignore[assignment]
 
 
@@ -73,12 +73,12 @@ def _rank_mu(
 
 
 def effective_samples(w: Tensor) -> Tensor:
-    """μ = (Σw)² / Σw², (*B, 1), for weights w (*B, N): how many samples they really count."""
+    """μ = (Σw)² / Σw², (*B, 1), for weights w (*B, N): the effective sample size."""
     return w.sum(-1, keepdim=True).square() / w.square().sum(-1, keepdim=True)
 
 
 def rank_mu_rate(mu: Tensor, n: int) -> Tensor:
-    """How much of a covariance in n dimensions μ samples can replace, as CMA-ES has it (Hansen, 2016)."""
+    """The share of a covariance in n dimensions that μ samples replace, as in CMA-ES (Hansen, 2016)."""
     return 2 * (mu - 1.75 + 1 / mu) / ((n + 2) ** 2 + mu)
 
 
@@ -91,19 +91,21 @@ def _natively(
     floor: float | Tensor,
     near: float,
 ) -> tuple[Tensor, Tensor] | None:
-    """By the kernel, around the last mean or, without one, the new one; None where it cannot serve."""
-    tensors = [x for x in (w, last_mean, last_sigma, floor) if isinstance(x, Tensor)]
+    """By the kernel, around the last mean or, without one, the new one; None if it does not apply."""
     shape = (*u.shape[:-2], u.shape[-1])
-    if u.numel() == 0 or not all(x is None or x.shape == shape for x in (last_mean, last_sigma)):
+    if u.numel() == 0 or any(last is not None and last.shape != shape for last in (last_mean, last_sigma)):
         return None
-    floors = floor if isinstance(floor, Tensor) else None
-    inputs = u, w, last_mean, last_sigma, slowest, 0.0 if floors is not None else floor, floors, near
+    least, floors = (0.0, floor) if isinstance(floor, Tensor) else (floor, None)
+    inputs = u, w, last_mean, last_sigma, slowest, least, floors, near
     if is_transformed():
+        tensors = (x for x in (w, last_mean, last_sigma, floors) if x is not None)
         if not compiles_natively(u) or any(x.dtype != u.dtype for x in tensors):
             return None
         mean, sigma, *_ = torch.ops.dcem.moments(*inputs)
         return mean, sigma
-    return None if kernel("moments", u, *tensors) is None else _NativeMoments.apply(*inputs)
+    if kernel("moments", u, w, last_mean, last_sigma, floors) is None:
+        return None
+    return _NativeMoments.apply(*inputs) if torch.is_grad_enabled() else native.forward(*inputs)[:2]
 
 
 def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
@@ -120,7 +122,7 @@ def _least(mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
 
 
 def _use_fused(u: Tensor, w: Tensor) -> bool:
-    """Does the Triton kernel do this one? It has no gradient."""
+    """Does the Triton kernel support this input? It has no gradient."""
     if fused is None or not u.is_cuda or u.dtype != torch.float32 or u.numel() == 0:
         return False
     return not (torch.is_grad_enabled() and (u.requires_grad or w.requires_grad))
@@ -183,7 +185,7 @@ class _NativeMoments(torch.autograd.Function):
             inputs = u, w, last_mean, last_sigma, slowest, floor, near
             return *_differentiable_backward(ctx, _rank_mu, inputs, grads), None
         found = native.backward(u, w, last_mean, last_sigma, slowest, *rows, *grads)
-        return *(found if last_mean is not None else (*found[:2], None, None)), None, None, None, None
+        return *found, None, None, None, None
 
 
 def _differentiable_backward(

@@ -17,17 +17,19 @@ def forward(
     floor: float,
     floors: Tensor | None,
     near: float,
-) -> tuple[Tensor, ...]:
-    """Mean, standard deviation, its derivative by the variance and what rank-mu adds, each (*B, n)."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Mean, standard deviation σ, its derivative ∂σ/∂variance and rank-mu terms, each (*B, n)."""
     u, w = u.contiguous(), w.contiguous()
     *batch, count, n = u.shape
-    mean, sigma, slope, excess = (u.new_empty(*batch, n) for _ in range(4))
+    mean = u.new_empty(*batch, n)
+    sigma, slope = torch.empty_like(mean), torch.empty_like(mean)
+    excess = None if last_mean is None else torch.empty_like(mean)
     last = [None if x is None else x.contiguous() for x in (last_mean, last_sigma)]
     floors = None if floors is None else floors.expand(*batch, n).contiguous()
     kernels()["moments", u.dtype](
         mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), *map(pointer, last), slowest, floor,
         pointer(floors), near, threads(u), mean.data_ptr(), sigma.data_ptr(), slope.data_ptr(),
-        excess.data_ptr(),
+        pointer(excess),
     )  # fmt: skip
     return mean, sigma, slope, excess
 
@@ -40,21 +42,35 @@ def backward(
     slowest: float,
     mean: Tensor,
     slope: Tensor,
-    excess: Tensor,
+    excess: Tensor | None,
     gmean: Tensor,
     gsigma: Tensor,
-) -> tuple[Tensor, ...]:
-    """The gradients of u and w, and by rank-mu of the last mean and standard deviation."""
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The gradients for u and w, and with rank-mu for the last mean and standard deviation."""
     u, w, gmean, gsigma = (x.contiguous() for x in (u, w, gmean, gsigma))
     *_, count, n = u.shape
-    gu, gw, *more = torch.empty_like(u), torch.empty_like(w), torch.empty_like(mean), torch.empty_like(mean)
+    gu, gw = torch.empty_like(u), torch.empty_like(w)
+    glast_mean, glast_sigma = (None if last_mean is None else torch.empty_like(mean) for _ in range(2))
     last = [None if x is None else x.contiguous() for x in (last_mean, last_sigma)]
     kernels()["moments_backward", u.dtype](
         mean.numel() // n, count, n, u.data_ptr(), w.data_ptr(), *map(pointer, last), slowest,
-        mean.data_ptr(), slope.data_ptr(), excess.data_ptr(), gmean.data_ptr(), gsigma.data_ptr(),
-        threads(u), gu.data_ptr(), gw.data_ptr(), *map(pointer, more),
+        mean.data_ptr(), slope.data_ptr(), pointer(excess), gmean.data_ptr(), gsigma.data_ptr(),
+        threads(u), gu.data_ptr(), gw.data_ptr(), pointer(glast_mean), pointer(glast_sigma),
     )  # fmt: skip
-    return gu, gw, *more
+    return gu, gw, glast_mean, glast_sigma
+
+
+def _forward(u: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    return _all_tensors(forward(u, *inputs), u)
+
+
+def _backward(u: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    return _all_tensors(backward(u, *inputs), u)
+
+
+def _all_tensors(found: tuple[Tensor | None, ...], u: Tensor) -> tuple[Tensor, ...]:
+    """As operators return them, with placeholders in the shape of the mean for outputs only rank-mu has."""
+    return tuple(u.new_empty(*u.shape[:-2], u.shape[-1]) if x is None else x for x in found)
 
 
 OPERATORS.define(
@@ -65,8 +81,8 @@ OPERATORS.define(
     "moments_backward(Tensor u, Tensor w, Tensor? last_mean, Tensor? last_sigma, float slowest, Tensor mean,"
     " Tensor slope, Tensor excess, Tensor gmean, Tensor gsigma) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-OPERATORS.impl("moments", forward, "CPU")
-OPERATORS.impl("moments_backward", backward, "CPU")
+OPERATORS.impl("moments", _forward, "CPU")
+OPERATORS.impl("moments_backward", _backward, "CPU")
 
 
 @torch.library.register_fake("dcem::moments", lib=OPERATORS)

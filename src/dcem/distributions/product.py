@@ -20,13 +20,13 @@ class ProductState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Product(Distribution):
-    """Independent distributions over consecutive parts of x: choices, switches and numbers in one search.
+    """Independent distributions over consecutive parts of x: discrete and continuous variables in one search.
 
     Args:
-        parts: pairs of a distribution and how many numbers of x are its own, in their order. Where x0 is a
-            nesting of tensors, that is the order of its leaves.
-        steps: how often the parts repeat: x is that many times all of them, one after another. `MPC` sets
-            it to its horizon, so that the parts are those of one action.
+        parts: pairs of a distribution and its number of dimensions in x, in order. If x0 is a nesting of
+            tensors, that is the order of its leaves.
+        steps: number of repetitions of the parts in x. `MPC` sets it to its horizon, so that the parts
+            describe one action.
 
     >>> mixed = Product([(Categorical(3), 3), (Gaussian(sigma=2.0), 5)])
     >>> price = torch.tensor([3.0, 1.0, 2.0])
@@ -125,7 +125,7 @@ class Product(Distribution):
 
 
 class _Boxes(Box):
-    """The bounds of every part; infinite ones where it has none."""
+    """The bounds of every part, infinite if it has none."""
 
     _product: Product
     _boxes: list[Box]

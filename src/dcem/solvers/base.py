@@ -10,8 +10,8 @@ from dcem._checks import same
 from dcem.distributions.box import Box
 
 # (x, influence) -> values: x (*B, N, n) are points to evaluate, the values are (*B, N), and
-# influence(values) says how much each can move the result, for those who build a graph for only some;
-# None where the solver needs the graph of all.
+# influence(values) says how much each can move the result, for backward modes that build a graph for only
+# some samples; None if the solver needs the graph of all.
 Influence = Callable[[Tensor], Tensor] | None
 Evaluate = Callable[[Tensor, Influence], Tensor]
 
@@ -24,12 +24,17 @@ class Record(NamedTuple):
     values: Tensor  # (*B, N), as the objective returned them
     weights: Tensor | None  # (*B, N), those of CMAES also negative; None for solvers that do not weight
     mean: Tensor  # (*B, n), after the update
-    sigma: Tensor | None  # (*B, n), after the update
+    phi: Any  # the distribution's state after the update; None for solvers that do not sample
     violation: Tensor | None = None  # (*B, N), of the constraint: 0 for feasible samples
 
     @property
+    def sigma(self) -> Tensor | None:
+        """Standard deviation of every dimension after the update, (*B, n)."""
+        return None if self.phi is None else self.phi.sigma
+
+    @property
     def effective_samples(self) -> Tensor | None:
-        """(Σw)² / Σw², (*B,): how many samples the update really rests on. At τ = 1 it is far above k."""
+        """(Σw)² / Σw², (*B,): the effective sample size of the update. At τ = 1 it is far above k."""
         if self.weights is None:
             return None
         w = self.weights.clamp_min(0.0)
@@ -37,7 +42,7 @@ class Record(NamedTuple):
 
     @property
     def n_feasible(self) -> Tensor | None:
-        """How many samples keep the constraint, (*B,)."""
+        """How many samples satisfy the constraint, (*B,)."""
         return None if self.violation is None else (self.violation == 0).sum(-1)
 
     @property
@@ -57,7 +62,7 @@ class Solver(ABC):
 
     n_iters: int
     State: ClassVar[type]
-    """The type of its states: `minimize` goes on from one that is given in place of a starting point."""
+    """The type of its states: `minimize` continues from one that is passed instead of a starting point."""
 
     @property
     def box(self) -> Box | None:
@@ -67,7 +72,7 @@ class Solver(ABC):
     def within(self, box: Box, steps: int = 1) -> Self:
         """The same solver inside `box`, which bounds each of ``steps`` parts of x, of equal size.
 
-        One that cannot keep bounds comes back as it is.
+        A solver that does not support bounds is returned unchanged.
         """
         return self
 
@@ -76,9 +81,9 @@ class Solver(ABC):
         """The first state, from the first mean x0 (*B, n)."""
 
     def resume(self, state: Any, f: Callable[[Tensor], Tensor]) -> Any:
-        """A state to go on from, for f, which may not be the objective that the state came from.
+        """A state to continue from with f, which may differ from the objective that the state came from.
 
-        What belongs to the search stays; what belongs to an objective is evaluated again.
+        The state of the search is kept; anything that depends on the objective is evaluated again.
         """
         return state
 
@@ -92,26 +97,26 @@ class Solver(ABC):
 
     @abstractmethod
     def step(self, evaluate: Evaluate, state: Any, noise: Tensor | None, t: int) -> tuple[Any, Record]:
-        """One iteration. Where it evaluates more than once, the samples of its record come first."""
+        """One iteration. If it evaluates more than once, the samples of its record come first."""
 
     @abstractmethod
     def result(self, state: Any) -> Tensor:
         """The answer, (*B, n)."""
 
     def had_values(self, state: Any) -> Tensor:
-        """Which rows (*B,) had a finite value, as far as the last state tells: for compiled solves."""
+        """Which rows (*B,) had a finite value, as far as the last state shows: for compiled solves."""
         return self.result(state).isfinite().all(-1)
 
     @property
     def stationary(self) -> bool:
-        """Does `step` do the same in every iteration, whatever t? Then only one of them need be compiled."""
+        """Is `step` the same in every iteration, whatever t? Then only one needs to be compiled."""
         return False
 
     def softness(self, t: int) -> float | Tensor | None:
-        """How softly samples are chosen by their values in iteration t: 0 is by their order alone.
+        """How softly samples are chosen by their values in iteration t: 0 means by rank only.
 
-        A number, or a tensor over the rows (*B,). None where the solver does not choose among samples, and so
-        cannot keep a constraint.
+        A number, or a tensor over the rows (*B,). None if the solver does not choose among samples, and so
+        does not support constraints.
         """
         return 0.0
 

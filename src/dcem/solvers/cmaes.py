@@ -1,4 +1,4 @@
-"""CMA-ES, with recombination weights by soft ranks: differentiable, and at τ = 0 the known algorithm."""
+"""CMA-ES with recombination weights from soft ranks: differentiable, and at τ = 0 the standard algorithm."""
 
 import math
 from dataclasses import dataclass, field
@@ -18,17 +18,17 @@ from dcem.topk.standardize import Scaling
 
 
 class Paths(NamedTuple):
-    """N(m, diag σ²) and what CMA-ES remembers of the way there."""
+    """N(m, diag σ²) and the evolution paths of CMA-ES."""
 
     mean: Tensor  # (*B, n)
     sigma: Tensor  # (*B, n)
     step_path: Tensor  # (*B, n), steps of the mean in units of the distribution: is it too wide or narrow?
-    path: Tensor  # (*B, n), steps of the mean as they are: where does it go?
-    fading: Tensor  # (*B,), how much of the first step_path, zero, is left, squared
+    path: Tensor  # (*B, n), steps of the mean, unscaled: where does it go?
+    fading: Tensor  # (*B,), the squared weight that the initial step_path, zero, still has
 
 
 class FullPaths(NamedTuple):
-    """As `Paths`, of N(m, L Lᵀ)."""
+    """As `Paths`, for N(m, L Lᵀ)."""
 
     mean: Tensor
     scale_tril: Tensor  # (*B, n, n)
@@ -54,7 +54,7 @@ class CMAES(SamplingSolver):
 
     The weight of a rank is a sum over top-j's, w = w_N + Σ_j Δ_j lml(−v, j, tau), where Δ_j is what a weight
     loses from rank j to the next. So gradients flow, in all the ways that `dcem.backward` knows; at tau = 0
-    it is the known algorithm. See `SamplingSolver` for the settings not listed here.
+    it is the standard algorithm. See `SamplingSolver` for the settings not listed here.
 
     Args:
         n_samples: N; None for the usual 4 + ⌊3 ln n⌋ in n dimensions.
@@ -63,7 +63,7 @@ class CMAES(SamplingSolver):
             are not used. Within clamped bounds the worse half is left out, and it learns more slowly: name
             none where f has values everywhere.
         tau: temperature of the soft ranks, >= 0; the number 0 for hard ones. A tensor (a scalar, or one value
-            a row) may require gradients.
+            per row) may require gradients.
 
     >>> rosenbrock = lambda x: 100 * (x[..., 1] - x[..., 0] ** 2) ** 2 + (1 - x[..., 0]) ** 2
     >>> minimize(rosenbrock, CMAES(n_iters=150), torch.zeros(2)).x.round(decimals=3)
@@ -117,7 +117,7 @@ class CMAES(SamplingSolver):
         return self.tau
 
     def _over_ranks(self, soft: Any, values: Tensor) -> Tensor:
-        """Σ_j Δ_j soft(v, j), which at τ = 0 is Σ_{j >= rank} Δ_j: what the last rank weighs less."""
+        """Σ_j Δ_j soft(v, j), which at τ = 0 is Σ_{j >= rank} Δ_j: the weight minus that of the last rank."""
         v = scaled(values, self.normalize).unsqueeze(-2)
         v = v.expand(*v.shape[:-2], values.shape[-1] - 1, v.shape[-1])
         j = torch.arange(1, v.shape[-2] + 1, dtype=v.dtype, device=v.device).unsqueeze(-1)
@@ -137,7 +137,7 @@ class CMAES(SamplingSolver):
         mu, mu_of_worse = (1 / x.square().sum(-1, keepdim=True).clamp_min(tiny) for x in (p, q))
         d = u - phi.mean.unsqueeze(-2)
         z = _whitened(phi, d)
-        # A sample is hardly ever so long; bounds and proposals can put one anywhere, which must not count.
+        # Samples are hardly ever this long, but bounds and proposals can put one anywhere: limit its effect.
         longest = (math.sqrt(n) + 3) ** 2
         squared = z.square().sum(-1)
         usual = (longest / squared.clamp_min(longest)).sqrt()
@@ -145,7 +145,7 @@ class CMAES(SamplingSolver):
         step = ((p * usual).unsqueeze(-2) @ z).squeeze(-2)
         mean = phi.mean + shift
 
-        # Steps that agree make a long path, and the distribution wider: cumulative step-size control.
+        # Cumulative step-size control: steps that agree make a long path, which widens the distribution.
         c_step = ((mu + 2) / (n + mu + 3)).clamp_max(0.5)
         damping = 1 + c_step + 2 * (((mu - 1) / (n + 1)).clamp_min(1.0).sqrt() - 1)
         step_path = (1 - c_step) * phi.step_path + (c_step * (2 - c_step) * mu).sqrt() * step
@@ -154,25 +154,25 @@ class CMAES(SamplingSolver):
         expected = math.sqrt(2) * math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2))  # of normals
         growth = (c_step / damping * (length / expected - 1)).clamp_max(1.0).exp()
 
-        # While the steps are far too short, the path of the mean waits: the covariance would explode.
+        # While the steps are far too short, hold the path of the mean: else the covariance would explode.
         steady = (length.square() < n * (2 + 4 / (n + 1)) * (1 - fading.unsqueeze(-1))).to(u.dtype)
         c_path = (4 + mu / n) / (n + 4 + 2 * mu / n)
         path = (1 - c_path) * phi.path + steady * (c_path * (2 - c_path) * mu).sqrt() * move
 
-        # The covariance, of the size of the new steps, from the path, the better samples and, against them,
-        # the worse: each at the usual length, all as much as leaves a positive matrix.
+        # Update the covariance, scaled to the new step size, from the path, the better samples and,
+        # negatively, the worse ones. These are normalised in length and limited: the matrix stays positive.
         quicker = 1.0 if full else (n + 2) / 3  # a diagonal has fewer numbers to learn
         c_one = quicker * min(1.0, u.shape[-2] / 6) * 2 / ((n + 1.3) ** 2 + mu)
         c_mu = torch.minimum(quicker * rank_mu_rate(mu, n), 1 - c_one)
         against = torch.minimum(1 + c_one / c_mu, (1 - c_one - c_mu) / (n * c_mu))
         against = torch.minimum(against, 1 + 2 * mu_of_worse / (mu + 2)) * q.sum(-1, keepdim=True)
         if self.box is not None and self.box.boundary == "clamp":
-            against = torch.zeros_like(against)  # clamped samples are biased, and would drive the spread up
+            against = torch.zeros_like(against)  # clamped samples are biased, and would inflate the spread
         as_long = n / squared.clamp(torch.finfo(z.dtype).eps, longest)
         signed = (p - against * q * as_long) * usual.square()
         kept = 1 - c_one - c_mu * (1 - against) + (1 - steady) * c_one * c_path * (2 - c_path)
         rates = [rate * growth.square() for rate in (kept, c_one, c_mu)]
-        # Not more than rounding: on a sharp ridge, one direction has to become far smaller than others.
+        # The floor is only rounding: on a sharp ridge, one direction must become far smaller than others.
         least = least_variance(self.distribution.sigma, self.box, u, self.sigma_min, digits=1.0)
         least = (near(u) * mean.detach()).square() + least
         spread = (_covariance if full else _deviation)(phi, path, d, signed.unsqueeze(-1), rates, least)
@@ -207,5 +207,5 @@ def _covariance(
     covariance = kept * last + c_one * path.unsqueeze(-1) * path.unsqueeze(-2) + c_mu * ((d * p).mT @ d)
     size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
     rounding = 4 * path.shape[-1] * torch.finfo(path.dtype).eps * size
-    # cholesky_ex does not wait for the device to report failures; this much more rules them out.
+    # cholesky_ex does not wait for the device to report failures; this margin rules them out.
     return torch.linalg.cholesky_ex(covariance + torch.diag_embed(least + rounding)).L

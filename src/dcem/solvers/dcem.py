@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from dcem._checks import holds
+from dcem.distributions import Gaussian
 from dcem.solvers.effective import temperature_for
 from dcem.solvers.elites import ScalingOrDone, scaled, slope_of_elites, soft_elites
-from dcem.solvers.sampling import SamplingSolver
+from dcem.solvers.refit import refit_natively
+from dcem.solvers.sampling import SamplingSolver, SamplingState
 from dcem.solvers.schedule import Schedule, at, is_constant, over_rows
 from dcem.topk.standardize import Scaling, gated
 
@@ -25,9 +27,9 @@ class DCEM(SamplingSolver):
     Args:
         n_elite: k, how many samples count as elite; may be fractional.
         tau: temperature of the soft top-k, >= 0; the number 0 is vanilla CEM. A tensor (a scalar, or one
-            value per row) may require gradients. None: 0.1, or what ess asks for.
-        ess: in place of tau, the effective sample size (Σw)² / Σw², between n_elite and n_samples: every row
-            and iteration then has the temperature at which the update rests on so many samples.
+            value per row) may require gradients. None: 0.1, or set by ess.
+        ess: in place of tau, the effective sample size (Σw)² / Σw², between n_elite and n_samples. The
+            temperature is then chosen to give every update this effective sample size, row by row.
 
     All may be schedules: a function of the iteration t = 0, ..., T-1, or a sequence of T values.
 
@@ -62,7 +64,7 @@ class DCEM(SamplingSolver):
                     self._check(name, at(schedule, t))
 
     def _check(self, name: str, value: float | Tensor) -> None:
-        learned = isinstance(value, Tensor)  # then it must be soft: the hard top-k passes no gradient
+        learned = isinstance(value, Tensor)  # must be soft then: the hard top-k passes no gradient
         if name == "tau" and not holds(value, lambda x: x > 0 if learned else x >= 0):
             rule = "> 0 where it is a tensor" if learned else ">= 0"
             raise ValueError(f"DCEM: tau must be {rule}, got {torch.as_tensor(value).min().item()}")
@@ -81,6 +83,13 @@ class DCEM(SamplingSolver):
     def stationary(self) -> bool:
         return type(self) is DCEM and is_constant(self)
 
+    def refit(self, state: SamplingState, u: Tensor, values: Tensor, t: int) -> tuple[SamplingState, Tensor]:
+        if type(self) is DCEM and type(self._paced) is Gaussian and self.ess is None:
+            found = refit_natively(self._paced, state.phi, u, self._at(t, values), self.sigma_min)
+            if found is not None:
+                return state._replace(phi=self._damped(found[0], state.phi, t)), found[1]
+        return super().refit(state, u, values, t)
+
     def weights(self, values: Tensor, t: int) -> Tensor:
         if self.ess is None:
             return soft_elites(*self._at(t, values), gate=True)
@@ -98,7 +107,7 @@ class DCEM(SamplingSolver):
         if self.ess is None:
             tau = self._setting("tau", 0.1 if self.tau is None else self.tau, t, values)
             return values, k, tau, self.normalize
-        v = scaled(values, self.normalize or True)  # any scale will do: the temperature follows it
+        v = scaled(values, self.normalize or True)  # any scale works: the temperature adapts to it
         return v, k, temperature_for(v, k, self._setting("ess", self.ess, t, values)), "done"
 
     def _setting(self, name: str, schedule: Schedule, t: int, values: Tensor) -> float | Tensor:

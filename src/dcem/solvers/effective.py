@@ -1,4 +1,4 @@
-"""The temperature at which a soft top-k rests on as many samples as asked for."""
+"""The temperature at which a soft top-k has a given effective sample size."""
 
 import math
 
@@ -9,7 +9,7 @@ from dcem._checks import can_look
 from dcem.topk.lml import soft_topk
 
 _COLDEST, _WARMEST = 1e-4, 1e4  # in standard deviations of the values
-_STEPS = 30  # of a Newton iteration that falls back on halving the bracket: a third of them is common
+_STEPS = 30  # of Newton's method, with bisection as the fallback; a third of them usually suffices
 
 
 def temperature_for(values: Tensor, k: float | Tensor, ess: float | Tensor) -> Tensor:
@@ -17,8 +17,8 @@ def temperature_for(values: Tensor, k: float | Tensor, ess: float | Tensor) -> T
 
     The effective sample size grows with τ, from k to N. Newton's method on its logarithm as a function of
     log τ finds the root; one more step of it, through which gradients pass, has the root's own derivative
-    (the implicit function theorem). Where no temperature will do (all values equal, say), τ is the nearest
-    that was looked at, without a gradient.
+    (the implicit function theorem). If no temperature fits (for example, all values are equal), τ is the
+    closest one tried, without a gradient.
     """
     v = values.detach()
     k_, ess_ = (x.detach() if isinstance(x, Tensor) else x for x in (k, ess))
@@ -29,7 +29,7 @@ def temperature_for(values: Tensor, k: float | Tensor, ess: float | Tensor) -> T
         for _ in range(_STEPS):
             error, slope = _excess(v, k_, ess_, log_tau)
             low, high = torch.where(error < 0, log_tau, low), torch.where(error > 0, log_tau, high)
-            done = error.abs() < 1e-6  # such a row stays, whatever the others of its batch still do
+            done = error.abs() < 1e-6  # a converged row stays fixed while others in the batch continue
             if can_look(done) and bool(done.all()):
                 break
             newton = log_tau - error / slope

@@ -1,4 +1,4 @@
-"""Which samples are among the k best, softly, and with a gradient that is more than noise."""
+"""A soft choice of the k best samples, with a gradient that is more than noise."""
 
 import math
 from typing import Literal
@@ -15,7 +15,7 @@ ScalingOrDone = Scaling | Literal["done"]
 
 
 def scaled(values: Tensor, normalize: Scaling) -> Tensor:
-    """Values (*B, N) as they are to be compared; NaN for those that are not finite."""
+    """Values (*B, N), scaled for comparison; NaN for those that are not finite."""
     if normalize == "half":
         return by_better_half(values)
     good = values.isfinite()
@@ -25,22 +25,29 @@ def scaled(values: Tensor, normalize: Scaling) -> Tensor:
 def soft_elites(
     values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: ScalingOrDone, gate: bool = False
 ) -> Tensor:
-    """Weights in [0, 1] of values (*B, N) that sum to k, most for the lowest: lml(-v, k, tau).
+    """Weights in [0, 1] for values (*B, N) that sum to k, highest for the lowest values: lml(-v, k, tau).
 
-    A temperature so low that hardly a sample lies between elite and not has a derivative that is noise: zero
-    almost always, and else huge. Gradients are then those of the lowest temperature that has a useful one
-    (`lowest_smooth`); the forward pass stays as it is. With `gate`, gradients are those of `gated` weights.
+    If the temperature is so low that almost no sample is undecided, the derivative is noise: almost always
+    zero, and otherwise huge. Gradients are then those of the lowest temperature with a useful derivative
+    (`lowest_smooth`); the forward pass is unchanged. With `gate`, gradients are those of `gated` weights.
     """
-    warmer: float | Tensor | None = None
-    if torch.is_grad_enabled() and values.requires_grad:
-        least = _warm_enough(values, k, tau, scaling)
-        warmer = None if least is tau else least
+    warmer = slopes_at(values, k, tau, scaling)
     scaling = False if scaling == "done" else scaling
     return soft_topk(values, k, tau, scaling, finite_only=True, slopes_at=warmer, gate=gate, lowest=True)
 
 
+def slopes_at(
+    values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: ScalingOrDone
+) -> float | Tensor | None:
+    """The temperature at which `soft_elites` takes its gradients, if not τ."""
+    if not (torch.is_grad_enabled() and values.requires_grad):
+        return None
+    least = _warm_enough(values, k, tau, scaling)
+    return None if least is tau else least
+
+
 def slope_of_elites(values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: ScalingOrDone) -> Tensor:
-    """How much each of `soft_elites` moves with its value, (*B, N), up to a factor per row."""
+    """How much each weight of `soft_elites` changes with its value, (*B, N), up to a factor per row."""
     weights = soft_elites(values, k, _warm_enough(values, k, tau, scaling), scaling)
     return weights * (1 - weights)
 
@@ -55,14 +62,14 @@ def lowest_smooth(n: int, k: float | Tensor) -> float | Tensor:
 
 
 def is_hard(tau: float | Tensor) -> bool:
-    """The number 0 asks for the hard top-k, which passes no gradient."""
+    """Is it the number 0, for the hard top-k, which passes no gradient?"""
     return not isinstance(tau, Tensor) and tau == 0
 
 
 def _warm_enough(
     values: Tensor, k: float | Tensor, tau: float | Tensor, scaling: ScalingOrDone
 ) -> float | Tensor:
-    """τ, or where it is lower the lowest temperature whose derivative is more than noise."""
+    """τ, but at least the lowest temperature whose derivative is more than noise."""
     if is_hard(tau):
         return tau
     least: float | Tensor = lowest_smooth(values.shape[-1], k)

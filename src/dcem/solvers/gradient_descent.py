@@ -95,7 +95,7 @@ class GradientDescent(Solver):
         self, evaluate: Evaluate, state: DescentState, noise: Tensor | None, t: int
     ) -> tuple[DescentState, Record]:
         x, velocity = state.x, state.velocity
-        if noise is not None and x.shape[-2] == 1:  # a restarted solve has its starting points
+        if noise is not None and x.shape[-2] == 1:  # a continued solve already has its starting points
             sigma = first_sigma(self.sigma, self.box, x.squeeze(-2), "GradientDescent").unsqueeze(-2)
             x = self._inside(torch.cat([x, x + sigma * noise], dim=-2))
             velocity = torch.zeros_like(x)

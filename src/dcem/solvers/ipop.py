@@ -1,4 +1,4 @@
-"""CMA-ES that starts again where it is stuck, with twice the samples, each row of a batch on its own."""
+"""CMA-ES that restarts with twice the samples when it is stuck, independently for each row of a batch."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ from dcem.topk.standardize import resolved
 
 
 class Population(NamedTuple):
-    """What rows have gathered for their next update, the latest last."""
+    """The samples collected for each row's next update, the latest last."""
 
-    first: Any  # the distribution to start again from
-    batches: Tensor  # (*B,), N samples each, that an update takes: 1, 2, 4, …
+    first: Any  # the distribution to restart from
+    batches: Tensor  # (*B,), batches of N samples per update: 1, 2, 4, …
     gathered: Tensor  # (*B,), batches so far
     u: Tensor | None = None  # (*B, 2^restarts N, n)
     values: Tensor | None = None  # (*B, 2^restarts N)
@@ -25,9 +25,9 @@ class Population(NamedTuple):
 class IPOP(CMAES):
     """`CMAES` with restarts and growing populations (Auger and Hansen, 2005), for objectives of many minima.
 
-    A row whose values differ by rounding alone has converged. It starts again, from where it first started,
-    with twice the samples for an update. All rows stay in one batch: an iteration has N samples for each, and
-    a row that needs 2 N for an update takes two iterations for it. The answer is the best sample of all.
+    A row whose values differ only by rounding has converged. It restarts from its initial point, with twice
+    the samples per update. All rows stay in one batch: an iteration has N samples for each row, and a row
+    that needs 2 N samples takes two iterations per update. The solution is the best of all samples.
 
     Args:
         restarts: how often a row may start again.
@@ -55,7 +55,7 @@ class IPOP(CMAES):
         own = self._with(state.own, u, values)
         assert own.u is not None and own.values is not None
         age = torch.arange(own.values.shape[-1], device=u.device).flip(-1) // values.shape[-1]
-        # What an earlier update has used is no longer a value, and so has no weight.
+        # Samples used by an earlier update no longer have a value, so they get no weight.
         current = torch.where(age < own.gathered.unsqueeze(-1), own.values, torch.nan)
         fitted, weights = super().refit(state, own.u, current, t)
         complete = own.gathered == own.batches
@@ -66,7 +66,7 @@ class IPOP(CMAES):
         return state._replace(phi=phi, own=own), weights[..., -values.shape[-1] :]
 
     def _with(self, own: Population, u: Tensor, values: Tensor) -> Population:
-        """One batch more, in place of the oldest."""
+        """Add a batch, replacing the oldest."""
         old_u, old_values = own.u, own.values
         if old_u is None or old_values is None:
             *batch, n_samples, n = u.shape

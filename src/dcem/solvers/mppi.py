@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcem._checks import holds
+from dcem._checks import all_finite, can_look, holds
 from dcem.solvers.elites import scaled
 from dcem.solvers.sampling import SamplingSolver
 from dcem.solvers.schedule import is_constant
@@ -41,6 +41,9 @@ class MPPI(SamplingSolver):
         return type(self) is MPPI and is_constant(self)
 
     def weights(self, values: Tensor, t: int) -> Tensor:
+        if can_look(values) and all_finite(values):  # the same in fewer operations
+            v = scaled(values, self.normalize) if self.normalize else values
+            return (-v / self.temperature).softmax(-1)
         good = values.isfinite()
         v = torch.where(good, scaled(values, self.normalize), 0.0)
         scores = torch.where(good, -v / self.temperature, -torch.inf)

@@ -47,11 +47,11 @@ class Refine:
 
     @property
     def count(self) -> int:
-        """How many samples it makes."""
+        """How many samples it generates."""
         return self.n * len(self.lengths)
 
     def check(self, distribution: Distribution, name: str) -> None:
-        """TypeError where samples of this distribution cannot take a gradient step."""
+        """Raise TypeError if samples of this distribution cannot take a gradient step."""
         if not isinstance(distribution, Gaussian | FullGaussian):
             raise TypeError(
                 f"{name}: refine must be left out unless the distribution is a Gaussian or a FullGaussian, "

@@ -22,9 +22,9 @@ class SamplingState(NamedTuple):
     best_x: Tensor | None = None  # (*B, n), when the best sample is the result
     best_value: Tensor | None = None  # (*B,)
     moving: Tensor | None = None  # (*B,), when rows stop early
-    elites: Tensor | None = None  # (*B, E, n) of the last iteration, as the distribution has them
-    proposals: Tensor | None = None  # (*B, P, n), candidates in every iteration, as the distribution has them
-    own: Any = None  # what a solver remembers beside all that
+    elites: Tensor | None = None  # (*B, E, n) of the last iteration, in the distribution's coordinates
+    proposals: Tensor | None = None  # (*B, P, n), always tried, in the distribution's coordinates
+    own: Any = None  # further state of a particular solver
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,25 +35,25 @@ class SamplingSolver(Solver):
         n_samples: N, samples per iteration.
         n_iters: T, iterations.
         distribution: the sampling distribution and the bounds of the domain.
-        normalize: bring the values of every iteration to one scale, which makes the answer invariant to
-            shifting and scaling the objective: True by their standard deviation, 'half' by the spread of the
-            better half of them, which a few huge values do not change. False: take them as they are.
+        normalize: normalise the values of every iteration, which makes the solution invariant to the scale
+            and offset of the objective: True by their standard deviation, 'half' by the spread of the better
+            half, which is robust to a few huge values. False: use them unchanged.
         returns: 'mean' (of the last distribution) or 'best' (of all samples).
         sigma_min: floor for the fitted standard deviation.
-        smoothing: how much of the last distribution to keep in every update, 0 (nothing) to 1. A tensor (a
-            scalar, or one value per row) may require gradients; may be a schedule.
-        widen: factor on the standard deviation after every update: above 1 it slows convergence down. A
-            tensor or a schedule, as smoothing.
+        smoothing: fraction of the previous distribution to keep in every update, from 0 to 1. A tensor (a
+            scalar, or one value per row) may require gradients; can be a schedule.
+        widen: factor on the standard deviation after every update: above 1 it slows convergence. Can be a
+            tensor or a schedule, like smoothing.
         noise: `Normal()`, `Antithetic()`, `Sobol()`, or for action sequences `Colored()`; see `dcem.noise`.
-        keep_elites: how many of the best samples of an iteration take part in the next one (iCEM), in place
-            of as many new ones.
+        keep_elites: number of best samples of an iteration that are reused in the next one (iCEM), replacing
+            new ones.
         refine: `Refine()` for gradient steps on the best samples of every iteration.
-        stop_below: a row stops, whatever the others do, once an update moves its mean by less than this in
-            every dimension. None: never.
+        stop_below: a row stops, independently of the others, once an update moves its mean by less than this
+            in every dimension. None: never.
     """
 
     State = SamplingState
-    _gates: ClassVar[bool] = False  # are `weights` gated by themselves?
+    _gates: ClassVar[bool] = False  # does `weights` do the gating itself?
 
     n_samples: int = 100
     n_iters: int = 10
@@ -67,11 +67,11 @@ class SamplingSolver(Solver):
     keep_elites: int = 0
     refine: Refine | None = None
     stop_below: float | None = None
-    _paced: Distribution = field(init=False, repr=False)  # `distribution`, for as many iterations
+    _paced: Distribution = field(init=False, repr=False)  # `distribution`, set to this number of iterations
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "weights" in vars(cls):  # its own: nothing is known of them but what it says
+        if "weights" in vars(cls):  # overridden: rely only on what the subclass declares
             cls._gates = vars(cls).get("_gates", False)
 
     def __post_init__(self) -> None:
@@ -114,18 +114,18 @@ class SamplingSolver(Solver):
         object.__setattr__(self, "_paced", self.distribution.paced(self.n_iters))
 
     def samples(self, n: int) -> int:
-        """N, how many samples an iteration has in n dimensions."""
+        """N, the number of samples per iteration in n dimensions."""
         return self.n_samples
 
     def weights(self, values: Tensor, t: int) -> Tensor:
         """Weights (*B, N) for values (*B, N): more for lower ones, 0 for those that are not finite.
 
-        Negative ones, where a solver has them, count against the spread alone.
+        Negative weights, where a solver has them, only reduce the spread.
         """
         raise NotImplementedError
 
     def slope(self, values: Tensor, t: int) -> Tensor:
-        """How much each weight moves with its value (*B, N), up to a factor per row."""
+        """How much each weight changes with its value (*B, N), up to a factor per row."""
         raise NotImplementedError
 
     def fit(self, phi: Any, u: Tensor, weights: Tensor) -> Any:
@@ -133,15 +133,15 @@ class SamplingSolver(Solver):
         return self._paced.fit(phi, u, weights, self.sigma_min)
 
     def refit(self, state: SamplingState, u: Tensor, values: Tensor, t: int) -> tuple[SamplingState, Tensor]:
-        """The state after an iteration with samples u (*B, N, n) of these values, and their weights."""
+        """The state after an iteration, from samples u (*B, N, n), their values and their weights."""
         weights = self.weights(values, t)
         if not self._gates:
             weights = gated(weights, values)
         return state._replace(phi=self._damped(self.fit(state.phi, u, weights), state.phi, t)), weights
 
     def _damped(self, new: Any, old: Any, t: int) -> Any:
-        """The distribution of the next iteration, from the one that was fitted and the last."""
-        share, factor = (self._row_setting(name, t, new.mean) for name in ("smoothing", "widen"))
+        """The distribution of the next iteration, from the fitted and the previous one."""
+        share, factor = self._row_setting("smoothing", t, new.mean), self._row_setting("widen", t, new.mean)
         if isinstance(share, Tensor) or share != 0:
             new = self.distribution.blend(new, old, share)
         if isinstance(factor, Tensor) or factor != 1:
@@ -150,7 +150,10 @@ class SamplingSolver(Solver):
 
     def _row_setting(self, name: str, t: int, like: Tensor) -> float | Tensor:
         """A setting in iteration t: a number, or a tensor over the rows of `like` (*B, n)."""
-        value = over_rows(at(getattr(self, name), t), f"{type(self).__name__}: {name}", like)
+        value = at(getattr(self, name), t)
+        if not isinstance(value, Tensor):
+            return value
+        value = over_rows(value, f"{type(self).__name__}: {name}", like)
         return value.squeeze(-1) if isinstance(value, Tensor) and value.ndim else value
 
     def _check_schedule(self, name: str, rule: str, holds_for: Callable[[Tensor], Tensor]) -> None:
@@ -231,10 +234,10 @@ class SamplingSolver(Solver):
             new = new._replace(elites=torch.cat(kept, dim=-2))
         if state.moving is not None:
             new = self._stop_rows(state, new)
-        return new, Record(t, x, values, weights, self.distribution.decode(new.phi.mean), new.phi.sigma)
+        return new, Record(t, x, values, weights, self.distribution.decode(new.phi.mean), new.phi)
 
     def _elites(self, u: Tensor, values: Tensor, count: int) -> Tensor:
-        """The best samples (*B, count, n). Proposals come again anyway, and would count twice."""
+        """The best samples (*B, count, n), without proposals: they return anyway, and would count twice."""
         finite = torch.where(values.isfinite(), values, torch.inf)[..., : self.samples(u.shape[-1])]
         best = finite.topk(count, dim=-1, largest=False).indices
         return u.gather(-2, best.unsqueeze(-1).expand(*best.shape, u.shape[-1]))
@@ -244,7 +247,7 @@ class SamplingSolver(Solver):
         return x if self.box is None else self.box.hold(x)
 
     def had_values(self, state: SamplingState) -> Tensor:
-        # By the mean, which an iteration without any turns into NaN: the best sample may be an earlier one.
+        # Check the mean: an iteration without any makes it NaN, but the best sample may be an earlier one.
         return state.phi.mean.isfinite().all(-1)
 
     def moving(self, state: SamplingState) -> Tensor | None:
@@ -263,7 +266,7 @@ class SamplingSolver(Solver):
         )
 
     def _stop_rows(self, old: SamplingState, new: SamplingState) -> SamplingState:
-        """Rows that had stopped keep their state; rows that barely moved stop from now on."""
+        """Rows that have stopped keep their state; rows that barely moved stop from now on."""
         assert old.moving is not None
         moved = (new.phi.mean - old.phi.mean).abs().amax(-1) >= self.stop_below
         moving = old.moving

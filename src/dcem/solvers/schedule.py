@@ -14,6 +14,8 @@ Schedule = float | Tensor | Callable[[int], float | Tensor] | Sequence[float | T
 
 def at(schedule: Schedule, t: int) -> float | Tensor:
     """The value of a schedule in iteration t."""
+    if isinstance(schedule, float | int | Tensor):  # the common case, and cheap to check
+        return schedule
     if callable(schedule):
         return schedule(t)
     return schedule[t] if isinstance(schedule, Sequence) else schedule
@@ -28,12 +30,12 @@ def is_constant(settings: Any) -> bool:
 def check_schedule(
     name: str, schedule: Schedule, n_iters: int, rule: str, holds_for: Callable[[Tensor], Tensor]
 ) -> None:
-    """ValueError where a schedule has not one value per iteration, or one that breaks the rule."""
+    """Raise ValueError if a schedule does not have one value per iteration, or a value breaks the rule."""
     if isinstance(schedule, Sequence) and len(schedule) != n_iters:
         raise ValueError(
             f"{name} as a sequence needs one value per iteration ({n_iters}), got {len(schedule)}"
         )
-    if callable(schedule):  # its values are for it to know
+    if callable(schedule):  # its values are unknown until it is called
         return
     for t in range(n_iters if isinstance(schedule, Sequence) else 1):
         value = at(schedule, t)

@@ -1,15 +1,15 @@
 """The dual of the LML projection: the ν with Σ σ(a + ν) = k, row by row.
 
-For any h with Σ h = k the root is where  Σ (1 - h) σ(a + ν) = Σ h σ(-a - ν):  what those left out get is what
-those chosen lack. Newton's method finds it on the difference of the logarithms of the two sides,
+For any h with Σ h = k the root is where  Σ (1 - h) σ(a + ν) = Σ h σ(-a - ν):  the weight on entries left out
+equals the weight missing from chosen ones. Newton's method is applied to the difference of logarithms,
 
     G(ν) = log Σ (1 - h) σ(a + ν) - log Σ h σ(-a - ν).
 
-`from_threshold` takes the hard top-k for h. Both sides are then sums of positive terms, so that no digit
-cancels however steep the row; G has a slope between 1/2 and 2 everywhere, and a few steps settle any row. It
-is plain arithmetic of a fixed length, which compilers and function transforms see through.
+`from_threshold` takes the hard top-k for h. Both sides are then sums of positive terms, so no digits
+cancel however steep the row. G has a slope between 1/2 and 2 everywhere, and a few steps solve any row. The
+computation has a fixed length, so compilers and function transforms can trace it.
 `solve`, which may look at values, first tries h = k / n, with which G is logit(mean σ(a + ν)) - logit(k / n):
-two sums per step, and for smooth rows no search for the threshold.
+two sums per step, and no search for the threshold in smooth rows.
 """
 
 import math
@@ -17,11 +17,11 @@ import math
 import torch
 from torch import Tensor
 
-_STEPS = 5  # of Newton from the threshold; the fourth leaves an error below 1e-8, the fifth rounding
-_SOFT_SPREAD = 4.0  # rows whose a spreads less than this are smooth enough to start from their moments
+_STEPS = 5  # Newton steps from the threshold: after four the error is below 1e-8, after five it is rounding
+_SOFT_SPREAD = 4.0  # rows where a spreads less than this are smooth enough to start from their moments
 _RESOLVED = (
     1 / 16
-)  # how much of Σ y must be slope, Σ y (1 - y), for the rounding of Σ y to leave ν its digits
+)  # least share of the slope Σ y (1 - y) in Σ y: below it, rounding of Σ y costs ν its digits
 
 
 def inverse(tau: float | Tensor, x: Tensor) -> float | Tensor:
@@ -33,18 +33,18 @@ def inverse(tau: float | Tensor, x: Tensor) -> float | Tensor:
 
 
 def from_threshold(x: Tensor, k: float | Tensor, tau: float | Tensor, look: bool = False) -> Tensor:
-    """z = a + ν (*B, n), for rows of any kind. x may be infinite, and is not NaN.
+    """z = a + ν (*B, n), for rows of any kind. x may be infinite, but not NaN.
 
-    Entries of -inf are never chosen (z = -inf), those of +inf first of all; more than k of these share it. A
-    row with at most k entries above -inf chooses them all (z = +inf). With `look`, it stops when settled.
+    Entries of -inf are never chosen (z = -inf), those of +inf are chosen first; more than k of them share k.
+    A row with at most k entries above -inf chooses them all (z = +inf). With `look`, stop once converged.
     """
     inv = inverse(tau, x)
     upper, lower = _threshold(x, k)
     above, tied = x > lower, x == lower
     chosen, n_tied = (mask.sum(-1, keepdim=True, dtype=x.dtype) for mask in (above, tied))
-    h = torch.where(tied, (k - chosen) / n_tied, above.to(x.dtype))  # 0 for the tied where k cuts no tie
-    # a about the middle between upper and lower, as the distance to the edge of an entry's own side and half
-    # the gap: differences of neighbours are exact, and without e^-half neither side of G underflows.
+    h = torch.where(tied, (k - chosen) / n_tied, above.to(x.dtype))  # 0 for tied entries if k cuts no tie
+    # Centre a between upper and lower, as the distance to the edge of an entry's own side plus half the gap.
+    # Differences of neighbours are then exact, and without e^-half neither side of G underflows.
     edge = torch.where(above, upper, lower)
     distance = torch.where(x == edge, 0.0, x - edge).abs_().mul_(inv)
     half = torch.where(upper == lower, 0.0, upper - lower) * (inv / 2)
@@ -70,7 +70,7 @@ def from_threshold(x: Tensor, k: float | Tensor, tau: float | Tensor, look: bool
 
 
 def _threshold(x: Tensor, k: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest entry that the hard top-k chooses and the largest that it leaves out, or in part."""
+    """The smallest entry that the hard top-k chooses and the largest that it leaves out, fully or partly."""
     n = x.shape[-1]
     if isinstance(k, Tensor):
         order = x.sort(dim=-1, descending=True).values
@@ -86,9 +86,9 @@ def _threshold(x: Tensor, k: float | Tensor) -> tuple[Tensor, Tensor]:
 
 
 def solve(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor | None]:
-    """y, and z unless every row is smooth: in steep ones y alone does not give the slopes.
+    """y, and z unless every row is smooth: in steep rows the slopes cannot be computed from y alone.
 
-    On the CPU, where looking at values is free, only rows that are hard to solve take the long way.
+    On the CPU, where reading values is free, only rows that are hard to solve take the slow path.
     """
     if x.device.type == "cpu" and (isinstance(k, Tensor) or k < x.shape[-1]):
         if x.numel() > x.shape[-1] or isinstance(k, Tensor) or isinstance(tau, Tensor):
@@ -110,7 +110,7 @@ def _solve_rows(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tens
     nu = target * torch.sqrt(1 + math.pi / 8 * spread**2)
     smooth = spread <= _SOFT_SPREAD
     all_smooth = bool(smooth.all())
-    if not all_smooth:  # steep rows start from the middle between those that are chosen and the others
+    if not all_smooth:  # steep rows start halfway between chosen and other entries
         upper, lower = _threshold(x, k)
         a = torch.where(smooth, a, (x - (lower + (upper - lower) / 2)).mul_(inv))
         nu = torch.where(smooth, nu, 0.0)
@@ -125,14 +125,14 @@ def _solve_rows(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tens
 
 
 def _take(value: float | Tensor, rows: tuple[Tensor, ...], shape: torch.Size) -> float | Tensor:
-    """Of a number, or a tensor over the rows of x of that shape, what belongs to some of the rows."""
+    """Select some rows of a setting: a number, or a tensor over the rows of x of that shape."""
     return value.expand(*shape[:-1], 1)[rows] if isinstance(value, Tensor) else value
 
 
 def _newton(
     a: Tensor, target: float | Tensor, nu: Tensor, solved: Tensor, max_iters: int = 7
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, ν, and which rows are solved. Each row goes its own way, whatever its neighbours do."""
+    """y, ν, and which rows are solved. Each row is solved independently of the others."""
     n = a.shape[-1]
     small = _small_step(a.dtype)
     y = torch.empty_like(a)
@@ -154,7 +154,7 @@ def _newton(
 
 
 def _solve_row(x: Tensor, k: float, tau: float) -> tuple[Tensor, Tensor | None] | None:
-    """The common small case, one row, with numbers in place of one-element tensors. None if not solved."""
+    """The common small case: one row, with numbers instead of one-element tensors. None if not solved."""
     n = x.shape[-1]
     inv = inverse(tau, x)
     target = math.log(k / (n - k))

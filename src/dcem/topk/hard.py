@@ -9,7 +9,7 @@ from dcem._checks import all_finite, can_look, is_transformed
 
 try:
     from dcem.topk import hard_triton as fused
-except ImportError:  # no Triton here
+except ImportError:  # Triton is not installed
     fused = None  # type: ignore[assignment]
 
 
@@ -17,7 +17,7 @@ def hard_topk(x: Tensor, k: float | Tensor, finite_only: bool = False) -> Tensor
     """Weights in [0, 1] along the last dimension: 1 for the k largest entries, 0 for the others.
 
     A fractional k gives its remainder to the next entry. Equal entries are taken in the order
-    `torch.topk` finds them. Entries of -inf or NaN get weight zero, even where less than k are left, and with
+    `torch.topk` finds them. Entries of -inf or NaN get weight zero, even if fewer than k are left, and with
     `finite_only` those of +inf too. The weights are constants: no gradient passes.
 
     >>> hard_topk(torch.tensor([3.0, 1.0, 2.0]), 1.5)
@@ -45,7 +45,7 @@ def _largest(x: Tensor, k: float | Tensor) -> Tensor:
 
 
 def _use_fused(x: Tensor) -> bool:
-    """Does the Triton kernel do this one?"""
+    """Does the Triton kernel support this input?"""
     if fused is None or not x.is_cuda or x.dtype != torch.float32 or x.numel() == 0:
         return False
     return x.shape[-1] <= fused.MAX_ROW and not is_transformed()

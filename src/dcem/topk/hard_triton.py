@@ -28,7 +28,7 @@ def _kernel(
     good = present & (x > float("-inf"))  # neither -inf nor NaN
     if FINITE_ONLY:
         good = present & (x - x == 0.0)
-    # Keys that order as the numbers do: bits, upside down where negative. What is left out comes last, as 0.
+    # Integer keys in the order of the numbers: their bits, flipped if negative. Excluded entries get key 0.
     bits = x.to(tl.uint32, bitcast=True)
     key = tl.where(bits >> 31 == 1, ~bits, bits | 0x80000000)
     key = tl.where(good, key, 0).to(tl.uint32)
@@ -45,7 +45,7 @@ def _kernel(
     rank = tl.cumsum(equal.to(tl.int32), 0)
     room = chosen - tl.sum(above.to(tl.int32), 0)
     weight = tl.where(above | (equal & (rank < room)), 1.0, 0.0)
-    share = tl.minimum(k - (chosen - 1), 1.0)  # of a fractional k, what is left
+    share = tl.minimum(k - (chosen - 1), 1.0)  # the fractional part of k
     weight = tl.where(equal & (rank == room), share, weight)
     tl.store(y_ptr + row * n + column, weight, mask=present)
 

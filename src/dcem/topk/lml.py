@@ -2,7 +2,7 @@
 
     lml(x, k, tau) = argmin_{0 < y < 1}  -x·y - tau H_b(y)   subject to  Σ y = k        (Eq. 4 of the paper)
 
-Its optimality conditions leave one unknown a row, the dual ν:
+Its optimality conditions leave one unknown per row, the dual ν:
 
     y = σ(a + ν)  with  a = x / tau,  and ν the root of  Σ σ(a + ν) = k.
 
@@ -29,7 +29,7 @@ from dcem.topk.standardize import standardize as standardized
 
 try:
     from dcem.topk import lml_triton as fused
-except ImportError:  # no Triton here
+except ImportError:  # Triton is not installed
     fused = None  # type: ignore[assignment]
 
 
@@ -69,11 +69,11 @@ def soft_topk(
     """`lml` over the last dimension, unchecked; tensors k and tau end in a dimension of size 1.
 
     With `scaling`, the finite entries of every row are first brought to one scale, which makes the result
-    invariant to shifting and scaling x: True to mean 0 and standard deviation 1, 'half' by the better half of
-    them (`by_better_half` of -x). A row that is constant to rounding then gets k/n everywhere. With
+    invariant to shifting and scaling x: True to mean 0 and standard deviation 1, 'half' by their better half
+    (`by_better_half` of -x). A row that is constant up to rounding then gets k/n everywhere. With
     `finite_only`, +inf gets weight zero too. With `slopes_at`, a temperature above tau, the derivatives are
-    those at that one. With `gate`, no gradient passes where entries differ by rounding. With `lowest`, -x is
-    meant.
+    those at that temperature. With `gate`, no gradient passes where entries differ only by rounding. With
+    `lowest`, x is negated.
     """
     if x.numel() == 0:
         return x * 0
@@ -82,15 +82,16 @@ def soft_topk(
         return soft_topk(x.float(), k, tau, scaling, finite_only, slopes_at, gate, lowest).to(x.dtype)
     if not isinstance(tau, Tensor) and tau == 0:
         return hard_topk(-x if lowest else x, k, finite_only)
-    flags = _FLAGS[scaling] + finite_only * native.FINITE_ONLY + gate * native.GATE + lowest * native.LOWEST
-    if finite_only and compiles_natively(x) and not isinstance(slopes_at, Tensor):
-        return native.traced(x, k, tau, slopes_at, flags)
+    how = flags(scaling, finite_only, gate, lowest)
     transformed = is_transformed()
-    if not transformed and native.serves(x, k, tau, slopes_at):
+    if transformed and finite_only and compiles_natively(x) and not isinstance(slopes_at, Tensor):
+        return native.traced(x, k, tau, slopes_at, how)
+    if not (transformed or isinstance(slopes_at, Tensor)) and native.serves(x, k, tau):
         try:
-            return _NativeSoftTopK.apply(x, k, tau, slopes_at, flags)
+            inputs = x, k, tau, slopes_at, how
+            return _NativeSoftTopK.apply(*inputs) if torch.is_grad_enabled() else native.forward(*inputs)[0]
         except native.InfiniteError:
-            pass  # the long way knows what to do with such entries
+            pass  # the slow path handles such entries
     if lowest:
         x = -x
     if slopes_at is not None:
@@ -100,7 +101,12 @@ def soft_topk(
     return gated(y, x) if gate else y
 
 
-_FLAGS: dict[Scaling, int] = {False: 0, True: native.STANDARDIZE, "half": native.HALF}
+def flags(scaling: Scaling, finite_only: bool, gate: bool, lowest: bool) -> int:
+    """These settings of `soft_topk` as flags for its kernel."""
+    return _SCALINGS[scaling] + finite_only * native.FINITE_ONLY + gate * native.GATE + lowest * native.LOWEST
+
+
+_SCALINGS: dict[Scaling, int] = {False: 0, True: native.STANDARDIZE, "half": native.HALF}
 
 
 def _soft_topk(
@@ -117,8 +123,8 @@ def _soft_topk(
 
 
 def _ordered(x: Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
-    """x, scaled if asked for, with infinities for entries that are not finite: they have a place in the
-    order, and no gradient."""
+    """x, scaled if requested, with infinities for entries that are not finite: they are ranked, but get no
+    gradient."""
     good = x.isfinite()
     place = -torch.inf if finite_only else torch.where(x == torch.inf, x.detach(), -torch.inf)
     if scaling == "half":
@@ -136,7 +142,7 @@ def _traced(
     finite_only: bool,
     lowest: bool = False,
 ) -> Tensor:
-    """The soft top-k without a look at values: for compilers, function transforms and second derivatives."""
+    """The soft top-k without reading values: for compilers, function transforms and second derivatives."""
     x = -x if lowest else x
     return _SoftTopK.apply(_ordered(x, scaling, finite_only), k, tau)[0]
 
@@ -176,7 +182,7 @@ class _SoftTopK(torch.autograd.Function):
 
 
 class _EagerSoftTopK(torch.autograd.Function):
-    """y alone, standardising included, with less bookkeeping: that costs more than a small solve."""
+    """y alone, including standardisation, with less bookkeeping, which would cost more than a small solve."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool) -> Tensor:
@@ -203,14 +209,14 @@ class _EagerSoftTopK(torch.autograd.Function):
             ga = s * (g - gk)
         gtau = None
         if need_tau:
-            # Σ ga = 0: whatever a is measured from, the product is the same, and best with small numbers.
+            # Σ ga = 0, so the origin of a does not change the product; small numbers are most precise.
             a = z if z is not None else (u - u.mean(-1, keepdim=True)) * inv
             gtau = (-_dot(ga, a) * inv).sum_to_size(tau.shape)
         gx = ga * inv
         if standardize:
             gx = torch.addcmul(gx, u, (gx * u).sum(-1, keepdim=True), value=-1 / u.shape[-1])
-            # A shift of the row changes nothing: hold that exactly, since what is left is divided by the
-            # spread, and multiplied by whatever all entries share.
+            # Enforce shift invariance exactly: any remainder is divided by the spread, and multiplied by
+            # whatever all entries share.
             gx = (gx - gx.mean(-1, keepdim=True)) * inv_std
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None
 
@@ -233,14 +239,15 @@ class _NativeSoftTopK(torch.autograd.Function):
             scaling = "half" if flags & native.HALF else bool(flags & native.STANDARDIZE)
             inputs = x, k, tau, scaling, True, bool(flags & native.LOWEST)
             return *_differentiable_backward(ctx, g * stats[..., 2:3], inputs)[:3], None, None
-        found = native.backward(g, x, z, stats, tau, flags)
-        return *_wanted(ctx, found, (x, k, tau)), None, None
-
-
-def _wanted(ctx: Any, found: tuple[Tensor, ...], inputs: tuple[Any, ...]) -> list[Tensor | None]:
-    """The gradients that are asked for, each in the shape of its input."""
-    needs = ctx.needs_input_grad[:3]
-    return [g.sum_to_size(x.shape) if need else None for g, x, need in zip(found, inputs, needs, strict=True)]
+        need_x, need_k, need_tau, *_ = ctx.needs_input_grad
+        gx, gk, gtau = native.backward(g, x, z, stats, tau, flags, settings=need_k or need_tau)
+        return (
+            gx if need_x else None,
+            gk.sum_to_size(k.shape) if need_k else None,
+            gtau.sum_to_size(tau.shape) if need_tau else None,
+            None,
+            None,
+        )
 
 
 class _FusedSoftTopK(torch.autograd.Function):
@@ -273,21 +280,21 @@ def _differentiable_backward(ctx: Any, g: Tensor, inputs: Any = None) -> tuple[T
 
 
 def _slopes(z: Tensor) -> tuple[Tensor, Tensor]:
-    """s = y (1 - y) and p = s / Σs, to rounding even where y rounds to 0 or 1 and s underflows."""
+    """s = y (1 - y) and p = s / Σs, exact up to rounding even where y rounds to 0 or 1 and s underflows."""
     log_s = logsigmoid(z) + logsigmoid(-z)
     peak = log_s.detach().amax(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).min)
     relative = torch.exp(log_s - peak)
-    # A row that is decided once and for all (each z infinite) passes no gradient instead of 0 / 0.
+    # A row with only infinite z passes no gradient instead of 0 / 0.
     return log_s.exp(), relative / relative.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
 
 
 def _dot(ga: Tensor, z: Tensor) -> Tensor:
-    """<ga, z> a row, where z may be infinite and ga is then zero."""
+    """<ga, z> per row; where z is infinite, ga is zero."""
     return (ga * torch.where(z.isinf(), 0.0, z)).sum(-1, keepdim=True)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], *more: Tensor | None) -> None:
-    """Keep inputs, some of them numbers, and further tensors for the backward."""
+    """Save inputs, some of them numbers, and further tensors for the backward pass."""
     ctx.numbers = [None if isinstance(v, Tensor) else v for v in inputs]
     ctx.save_for_backward(*(v if isinstance(v, Tensor) else None for v in inputs), *more)
 

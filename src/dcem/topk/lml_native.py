@@ -1,7 +1,7 @@
 """The soft top-k on the CPU as one kernel forward and one backward, standardising included.
 
-`forward` and `backward` call it; `traced` is the same as an operator, which `torch.compile` keeps as it is,
-between the code it makes for the objective.
+`forward` and `backward` call it. `traced` is the same as an operator, which `torch.compile` calls unchanged
+from the code it generates for the objective.
 """
 
 from typing import Any
@@ -16,23 +16,23 @@ STANDARDIZE, FINITE_ONLY, GATE, LOWEST, HALF = 1, 2, 4, 8, 16
 
 
 class InfiniteError(ArithmeticError):
-    """An entry is +inf and has a place in the order: there is no kernel for that."""
+    """An entry is +inf and must be ranked: the kernel does not support that."""
 
 
-def serves(x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | Tensor | None) -> bool:
-    """Is there a kernel for these?"""
-    return not isinstance(slopes_at, Tensor) and kernel("soft_topk", x, k, tau) is not None
+def serves(x: Tensor, k: float | Tensor, tau: float | Tensor) -> bool:
+    """Does the kernel support these arguments?"""
+    return kernel("soft_topk", x, k, tau) is not None
 
 
 def forward(
     x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y and z (*B, n), and for every row (*B, 4) its centre, 1 / scale, whether gradients pass, and how many
-    entries the scale is of.
+    """y and z (*B, n), and for every row (*B, 4) its centre, 1 / scale, whether gradients pass, and the
+    number of entries behind the scale.
 
     z is at `slopes_at` where that is above tau. Flags: STANDARDIZE the finite entries, or scale them by their
-    better HALF; FINITE_ONLY gives +inf weight zero as well; GATE passes no gradients where entries differ by
-    rounding alone; LOWEST is of -x.
+    better HALF; FINITE_ONLY gives +inf weight zero as well; GATE passes no gradients where entries differ
+    only by rounding; LOWEST uses -x.
     """
     x = x.contiguous()
     y, z, stats = torch.empty_like(x), torch.empty_like(x), x.new_empty(*x.shape[:-1], 4)
@@ -49,22 +49,23 @@ def forward(
 
 
 def backward(
-    g: Tensor, x: Tensor, z: Tensor, stats: Tensor, tau: float | Tensor, flags: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x (*B, n), and those of k and tau for every row, (*B, 1)."""
+    g: Tensor, x: Tensor, z: Tensor, stats: Tensor, tau: float | Tensor, flags: int, settings: bool = True
+) -> tuple[Tensor, Any, Any]:
+    """The gradients for x (*B, n) and, with `settings`, those for k and tau per row, (*B, 1)."""
     g, x = g.contiguous(), x.contiguous()
-    gx, gk, gtau = torch.empty_like(x), x.new_empty(*x.shape[:-1], 1), x.new_empty(*x.shape[:-1], 1)
+    gx = torch.empty_like(x)
+    gk, gtau = (x.new_empty(*x.shape[:-1], 1) if settings else None for _ in range(2))
     tau, taus = _rows(tau, x)
     n = x.shape[-1]
     kernels()["soft_topk_backward", x.dtype](
         x.numel() // n, n, x.data_ptr(), g.data_ptr(), z.data_ptr(), stats.data_ptr(), tau, pointer(taus),
-        flags, threads(x), gx.data_ptr(), gk.data_ptr(), gtau.data_ptr(),
+        flags, threads(x), gx.data_ptr(), pointer(gk), pointer(gtau),
     )  # fmt: skip
     return gx, gk, gtau
 
 
 def traced(x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int) -> Tensor:
-    """y, by an operator that compilers know, gradients included."""
+    """y, by an operator that torch.compile knows, including gradients."""
     return torch.ops.dcem.soft_topk(x, *_split(k), *_split(tau), slopes_at or 0.0, flags)[0]
 
 

@@ -1,6 +1,6 @@
 """The LML projection as one Triton kernel forward and one backward: one program per row, in registers.
 
-Forward solves the same root as `dcem.topk.dual`, by Newton's method inside a bracket, wholly on the device.
+Forward solves the same root as `dcem.topk.dual`, by Newton's method inside a bracket, entirely on the device.
 """
 
 import torch
@@ -38,7 +38,7 @@ def _forward_kernel(
     present = column < n
     x = tl.load(x_ptr + row * n + column, mask=present, other=0.0)
     number = x.dtype
-    # Entries that are not finite get nothing, but for +inf, which is chosen first.
+    # Entries that are not finite get weight zero, except +inf, which is chosen first.
     good = present & (x - x == 0.0)
     first = present & (x == float("inf"))
     x = tl.where(good, x, 0.0)
@@ -52,7 +52,7 @@ def _forward_kernel(
         k = k - n_first
     nothing = k <= 0.0
     tau = zero + (tl.load(tau_ptr + row * tau_stride) if TAU_IS_TENSOR else tau_number)
-    # Choosing k is leaving out count - k. The smaller is solved: the other's sum would round away the rest.
+    # Choosing k means leaving out count - k. Solve for the smaller: the sum for the larger loses digits.
     everything = k >= count
     most = 2.0 * k > count
     k = tl.where(everything | nothing, 0.5, tl.where(most, count - k, k))
@@ -160,7 +160,7 @@ def _backward_kernel(
 def forward(
     x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y = σ(z), and of each row centre, inv and ν, with z = (x - centre) inv + ν."""
+    """y = σ(z), and per row centre, inv and ν, with z = (x - centre) inv + ν."""
     x = x.contiguous()
     n = x.shape[-1]
     rows = (*x.shape[:-1], 1)
@@ -205,7 +205,7 @@ def _launch(n: int, double: bool) -> dict[str, int]:
 
 
 def _per_row(value: float | Tensor, x: Tensor, rows: tuple[int, ...]) -> tuple[Tensor, int, float]:
-    """(tensor, stride, number): numbers go to the kernel as they are, unless they need all 64 bits."""
+    """(tensor, stride, number): numbers are passed to the kernel directly, unless they need all 64 bits."""
     if not isinstance(value, Tensor):
         if x.dtype != torch.float64:
             return x, 0, float(value)

@@ -1,4 +1,4 @@
-"""Rows brought to mean 0 and standard deviation 1, whatever the scale of their entries."""
+"""Standardise rows to mean 0 and standard deviation 1, whatever the scale of their entries."""
 
 import math
 from typing import Literal
@@ -8,14 +8,14 @@ from torch import Tensor
 
 from dcem._checks import all_finite, can_look
 
-Scaling = bool | Literal["half"]  # of rows: by their standard deviation, or that of their better half
-DIGITS = 100.0  # how many times their rounding values must spread for their derivatives to mean anything
+Scaling = bool | Literal["half"]  # scale rows by their standard deviation, or by that of their better half
+DIGITS = 100.0  # derivatives are meaningful only where the spread is this many times the rounding
 
 
 def standardize(x: Tensor, good: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """u = (x - mean) inv and inv = 1 / std, over the last dimension, of size 1 in inv.
 
-    With `good`, over those entries alone; the others get 0. A row that is constant to rounding has inv = 0,
+    With `good`, over those entries only; the others get 0. A row that is constant up to rounding has inv = 0,
     so that u is 0 and passes no gradient. Moments are taken in double precision, since squares of small or
     large values leave the range of float32.
     """
@@ -57,8 +57,8 @@ def _standardize_row(x: Tensor) -> tuple[Tensor, Tensor]:
 def resolved(values: Tensor) -> Tensor:
     """In which rows (*B, 1) do the values (*B, N) differ by more than rounding?
 
-    Where a search has converged, they do not. Gradients of a row's values sum to zero, but each grows as the
-    spread falls: in the end their rounding, times what all samples share, would be all there is.
+    They do not once a search has converged. Gradients of a row's values sum to zero, but each grows as the
+    spread falls. In the end only their rounding errors would be left, times the part all samples share.
     """
     if not (can_look(values) and all_finite(values)):
         values = torch.where(values.isfinite(), values, torch.nan)
