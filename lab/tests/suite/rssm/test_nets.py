@@ -77,7 +77,7 @@ def test_unknown_activation_is_named():
 def test_normalisation_round_trip(angles, batch, scale, seed):
     generator = torch.Generator().manual_seed(seed)
     normalizer = Normalizer(5, angles, scale).double()
-    normalizer.fit(3 + 2 * torch.randn(40, 5, generator=generator, dtype=torch.float64))
+    normalizer.update(3 + 2 * torch.randn(40, 5, generator=generator, dtype=torch.float64))
     obs = (torch.rand(*batch, 5, generator=generator, dtype=torch.float64) * 2 - 1) * (math.pi - 1e-3)
     features = normalizer.encode(obs)
     assert features.shape == (*batch, 5 + len(angles))
@@ -87,7 +87,7 @@ def test_normalisation_round_trip(angles, batch, scale, seed):
 def test_features_have_zero_mean_and_unit_variance_and_whole_turns_vanish():
     data = 3 + 2 * torch.randn(500, 4, dtype=torch.float64)
     normalizer = Normalizer(4, [2]).double()
-    normalizer.fit(data)
+    normalizer.update(data)
     features = normalizer.encode(data)
     torch.testing.assert_close(features.mean(0), torch.zeros(5).double(), atol=1e-12, rtol=0)
     torch.testing.assert_close(features.var(0, correction=0), torch.ones(5).double())
@@ -98,7 +98,7 @@ def test_features_have_zero_mean_and_unit_variance_and_whole_turns_vanish():
 def test_running_statistics_are_those_of_all_data():
     data = torch.randn(3, 7, 4, dtype=torch.float64) * torch.tensor([1.0, 5.0, 0.3, 2.0])
     whole, running = Normalizer(4, [0]).double(), Normalizer(4, [0]).double()
-    whole.fit(data)
+    whole.update(data)
     for batch in data:
         running.update(batch)
     torch.testing.assert_close(running.state_dict(), whole.state_dict())
@@ -106,7 +106,7 @@ def test_running_statistics_are_those_of_all_data():
 
 def test_a_constant_feature_stays_finite_and_no_scale_learns_nothing():
     normalizer = Normalizer(2)
-    normalizer.fit(torch.ones(10, 2))
+    normalizer.update(torch.ones(10, 2))
     torch.testing.assert_close(normalizer.std, torch.full((2,), MIN_STD))
     identity = Normalizer(2, scale=False)
     identity.update(torch.randn(10, 2))

@@ -51,7 +51,7 @@ def member(model: RSSM, m: int) -> RSSM:
 @pytest.fixture(params=RECIPES)
 def model(request) -> RSSM:
     model = make(RECIPES[request.param])
-    model.normalizer.fit(chunks()[0])
+    model.normalizer.update(chunks()[0])
     return model
 
 
@@ -112,7 +112,7 @@ def test_an_ensemble_is_its_members(model):
 
 def test_an_ensembles_members_learn_as_if_alone():
     model = make(RECIPES["robust"])
-    model.normalizer.fit(chunks()[0])
+    model.normalizer.update(chunks()[0])
     loss, _ = multistep_loss(model, *chunks())
     loss.backward()
     losses = []
@@ -255,7 +255,7 @@ def test_learns_a_linear_system(recipe):
         return obs, actions, 1 - 0.5 * obs[:, 1:].square().sum(-1)
 
     model = RSSM(2, 1, RSSMConfig(hidden=24, width=32, distance=5, **recipe))
-    model.normalizer.fit(simulate(200, 8)[0])
+    model.normalizer.update(simulate(200, 8)[0])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(500):
         optimizer.zero_grad()

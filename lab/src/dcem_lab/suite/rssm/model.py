@@ -34,22 +34,22 @@ class RSSMConfig(Settings):
     Attributes:
         hidden: units of the GRU.
         width: units of every fully connected layer.
-        layers: fully connected layers of observation and reward head, the linear output not counted.
-        activation: of the fully connected layers: relu, elu or gelu.
+        layers: hidden layers of the observation and reward heads.
+        activation: activation of the fully connected layers: relu, elu or gelu.
         residual: predict the change of the observation instead of the observation.
         normalize: scale observations by statistics of the data (`RSSM.normalizer`).
-        angles: indices of the observation that are angles, to be seen as sine and cosine.
+        angles: indices of the observation that are angles, encoded as sine and cosine.
         predict_std: predict a standard deviation for every feature (needs ``loss="nll"``).
-        std: the least predicted standard deviation, or the fixed one with ``predict_std=False``.
-        sample: in training, go on from sampled instead of mean observations.
+        std: minimum predicted standard deviation, or the fixed one with ``predict_std=False``.
+        sample: in training, continue from sampled instead of mean observations.
         loss: negative log-likelihood (nll), or (root) mean squared errors of the means (mse, rmse).
-        reward_weight: weight of the reward's loss beside the observation's.
-        distance: D, the most steps predicted open loop in training.
-        members: M, networks in the ensemble.
+        reward_weight: weight of the reward loss relative to the observation loss.
+        distance: D, maximum number of open-loop prediction steps in training.
+        members: M, number of models in the ensemble.
         pessimism: the planner's reward is mean − pessimism · standard deviation over the members.
         termination: predict whether a step ends the episode, for tasks that can terminate.
         scale_rewards: predict rewards in units of their root mean square (`RSSM.reward_scale`).
-        memory: let h carry on from step to step; False for one that comes from x and u alone.
+        memory: keep a recurrent state h; False to compute it from x and u alone.
     """
 
     hidden: int = setting(200, least=1)
@@ -139,7 +139,9 @@ class RSSM(nn.Module):
         hidden = self.gru(torch.cat([x, self._every_member(action)], dim=-1), hidden)
         return self._join(hidden.transpose(0, 1).reshape(*state.shape[:-1], *hidden.shape[::2]), next_obs)
 
-    def step(self, state: Tensor, action: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def step(
+        self, state: Tensor, action: Tensor, noise: Tensor | None = None, pessimism: float | None = None
+    ) -> tuple[Tensor, Tensor]:
         """One imagined step: the next state and its cost, −(mean − pessimism · std of the members' rewards).
 
         A member's reward counts with its probability that the episode still went on before the step.
@@ -148,6 +150,7 @@ class RSSM(nn.Module):
             state: (..., state_dim).
             action: (..., action_dim).
             noise: (..., M X), standard normal, to sample the next observation; its mean is taken without.
+            pessimism: None for the config's, the planner's.
 
         Returns:
             The next state (..., state_dim) and its cost (...).
@@ -167,7 +170,7 @@ class RSSM(nn.Module):
             rewards = rewards * going_on
             going_on = going_on * torch.sigmoid(-self.termination_head(states))
             states = torch.cat([states, going_on], dim=-1)
-        cost = self.reward_scale.decode(self.cost(rewards.squeeze(-1)))
+        cost = self.reward_scale.decode(self.cost(rewards.squeeze(-1), pessimism))
         return states.transpose(0, 1).reshape(*batch, self.state_dim), cost.reshape(batch)
 
     def predict(self, hidden: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,14 +198,14 @@ class RSSM(nn.Module):
             return state.new_ones(state.shape[:-1])
         return self._members(state)[..., -1].mean(dim=-1)
 
-    def cost(self, rewards: Tensor) -> Tensor:
+    def cost(self, rewards: Tensor, pessimism: float | None = None) -> Tensor:
         """The planner's cost (N,) of what the members say that steps earn, (M, N), in the units of both."""
-        mean = rewards.mean(dim=0)
-        if self.config.members == 1 or self.config.pessimism == 0:
+        mean, pessimism = rewards.mean(dim=0), self.config.pessimism if pessimism is None else pessimism
+        if self.config.members == 1 or pessimism == 0:
             return -mean
         # The square root's slope is infinite at zero, where members that agree would make NaN gradients.
         variance = rewards.var(dim=0, correction=0) + torch.finfo(rewards.dtype).tiny
-        return self.config.pessimism * variance.sqrt() - mean
+        return pessimism * variance.sqrt() - mean
 
     def _members(self, state: Tensor) -> Tensor:
         """(..., state_dim) → (..., M, member_dim)."""

@@ -1,4 +1,4 @@
-"""Networks whose members run side by side: every parameter carries a leading ensemble dimension.
+"""Ensembles of networks that run in parallel: every parameter has a leading ensemble dimension.
 
 A layer of M members is one batched matrix product, so that M small networks cost one launch. Weights are
 stored as (M, in, out), biases as (M, out): y = x @ weight + bias on x of shape (M, N, in).
@@ -118,8 +118,8 @@ class EnsembleGRU(nn.Module):
 class MemorylessGRU(nn.Module):
     """M gated recurrent units without recurrence: h' = tanh(W_i a + b_i + r b_h), whatever h was.
 
-    Seen from outside it is an `EnsembleGRU` that does not look at h and whose update gate is shut, so all
-    that reads such weights works as it is.
+    Its interface is that of an `EnsembleGRU` that ignores h and whose update gate is closed, so all code that
+    reads such weights works unchanged.
 
     >>> gru = MemorylessGRU(inputs=5, hidden=8, members=2)
     >>> a = torch.zeros(2, 10, 5)

@@ -1,6 +1,6 @@
-"""Observations and rewards as models like them.
+"""Normalisation of observations and rewards.
 
-Angles as sine and cosine, features with zero mean and unit variance, rewards with a mean square of one.
+Angles become sine and cosine, features have zero mean and unit variance, rewards a mean square of one.
 """
 
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 MIN_STD = 1e-2
-"""A feature that hardly moves is not blown up: standard deviations are taken to be at least this."""
+"""Minimum standard deviation, so that a feature that hardly changes is not amplified."""
 
 
 class Normalizer(nn.Module):
     """Observation ↔ features: f = ((x with sin in the angles' places, cos of the angles) − mean) / std.
 
-    The statistics are buffers, learned from a data set (`fit`) or as data comes in (`update`); with
-    ``scale=False`` they stay 0 and 1. Angles come back in (−π, π].
+    The statistics are buffers, learned as data comes in (`update`); with ``scale=False`` they stay 0 and 1.
+    Angles come back in (−π, π].
 
     Args:
         size: numbers in an observation.
@@ -24,7 +24,7 @@ class Normalizer(nn.Module):
         scale: whether to normalise at all.
 
     >>> normalizer = Normalizer(3, angles=[1])
-    >>> normalizer.fit(torch.randn(100, 3))
+    >>> normalizer.update(torch.randn(100, 3))
     >>> normalizer.encode(torch.zeros(2, 3)).shape
     torch.Size([2, 4])
     """
@@ -56,12 +56,6 @@ class Normalizer(nn.Module):
         for cosine, i in enumerate(self.angles, start=self.size):
             columns[i] = torch.atan2(columns[i], features[..., cosine])
         return torch.stack(columns, dim=-1)
-
-    @torch.no_grad()
-    def fit(self, obs: Tensor) -> None:
-        """Takes the statistics of a data set (..., size), forgetting those before."""
-        self.count.zero_()
-        self.update(obs)
 
     @torch.no_grad()
     def update(self, obs: Tensor) -> None:
@@ -113,7 +107,7 @@ class RewardScale(nn.Module):
 
     @property
     def unit(self) -> Tensor:
-        """() The root mean square, or one as long as there was no reward."""
+        """() The root mean square, or one if there was no reward yet."""
         return torch.where(self.mean_square > 0, self.mean_square, 1).sqrt()
 
     def encode(self, rewards: Tensor) -> Tensor:
@@ -121,7 +115,7 @@ class RewardScale(nn.Module):
         return rewards / self.unit if self.scale else rewards
 
     def decode(self, rewards: Tensor) -> Tensor:
-        """The inverse of `encode`, in no less than the statistics' precision: half of it would overflow."""
+        """The inverse of `encode`, in at least the statistics' precision: half precision would overflow."""
         return rewards.to(self._at_least(rewards)) * self.unit if self.scale else rewards
 
     def _at_least(self, rewards: Tensor) -> torch.dtype:

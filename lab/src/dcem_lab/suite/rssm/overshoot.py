@@ -11,7 +11,7 @@ and the loss is minus the bound on the log-likelihood, averaged over the distanc
     1/D Σ_d 1/(L−d+1) Σ_{t=0}^{L−d} −ln p(x_{t+d} | ĥ_{t+d}) − w ln p(r_{t+d} | ĥ_{t+d}, x̂_{t+d}).
 
 A model that predicts terminations adds −ln p(e_{t+d} | ĥ_{t+d}, x̂_{t+d}), and a chunk that a termination cut
-short counts up to there: its rows after that have no weight in the means.
+short counts up to there: later rows have no weight in the means.
 
 Since x is observed, PlaNet's KL from posterior to prior is, up to a constant, minus the log-likelihood of the
 observation under the prior, and there is no posterior whose gradient would have to be stopped. Gradients flow
@@ -46,7 +46,7 @@ def blocks(length: int, chunks: int, distance: int) -> list[slice]:
 def plain_unroll(
     model: RSSM, x: Tensor, actions: Tensor, noise: Tensor | None, spans: list[slice]
 ) -> tuple[Tensor, Tensor]:
-    """Filter and open-loop rollouts, written as the equations are: the oracle of `fast_unroll`.
+    """Filter and open-loop rollouts, written like the equations: the reference for `fast_unroll`.
 
     Args:
         model: the world model of M members.

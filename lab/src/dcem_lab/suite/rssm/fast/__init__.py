@@ -1,1 +1,1 @@
-"""The same mathematics as the files above, in fused kernels and with gradients written by hand."""
+"""The same computations as the parent package, with fused kernels and hand-written gradients."""

@@ -1,4 +1,4 @@
-"""What rolls out a world model of constant weights, step by step or in fused kernels."""
+"""Engines that roll out a world model with constant weights, step by step or in fused kernels."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -36,7 +36,7 @@ class Engine(Protocol):
         """Take the weights again from the model."""
 
     def weights(self) -> Weights:
-        """Those it rolls out with, without gradients."""
+        """The weights it rolls out with, without gradients."""
 
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """States (E, s) and actions (E, N, T, m) → rows (M, T + 1, R, H + P) and rewards (M, T, R).

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""What a GRU and fully connected layers do between their matrix products, one Triton kernel each.
+"""The operations of GRU and fully connected layers between matrix products, as one Triton kernel each.
 
 The functions have the names and the meaning of the methods of `dcem_lab.suite.rssm.fast.unroll.Plain`.
 """
@@ -37,7 +37,7 @@ def _at(pointer, member_stride, row, row_stride, unit, ALIGNED: tl.constexpr):
 
 @triton.jit
 def _load(pointer, alive):
-    """What is stored in half precision is worked on in single."""
+    """Data stored in half precision is processed in single precision."""
     x = tl.load(pointer, mask=alive)
     if x.dtype == tl.float16:
         x = x.to(tl.float32)
@@ -120,7 +120,7 @@ def _layer_kernel(
 
 
 def _launch(rows: int, columns: int, strides: tuple[int, ...]) -> dict[str, Any]:
-    """One element a thread while there are few of them; many are taken in pieces that are read as one."""
+    """One element per thread if there are few; otherwise several, read with one access."""
     aligned = all(length % ALIGNMENT == 0 for length in (columns, *strides))
     return {"BLOCK": 128 if rows * columns < MANY else 1024, "ALIGNED": aligned}
 

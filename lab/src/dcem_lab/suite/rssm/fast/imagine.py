@@ -1,15 +1,15 @@
 """Imagined rollouts of an RSSM whose transition is not being trained, with gradients for the actions.
 
-Learning a decoder differentiates through many rollouts of a model that stays as it is. That leaves out half
-of the backward pass, and what is left is written by hand:
+Learning a decoder differentiates through many rollouts of a frozen model. That saves half of the backward
+pass, and the rest is written by hand:
 
-- A rollout leaves its states behind and nothing else. From them, the backward pass finds what happened inside
-  of every step again. On a CUDA device that is for all steps at once: a few long matrix products, where
-  rolling out takes a chain.
-- Rewards and terminations feed nothing back, so their heads take all steps at once as well.
+- A rollout stores only its states. From them, the backward pass recomputes the inside of every step. On a
+  CUDA device this is done for all steps at once: a few large matrix products, where the rollout itself needs
+  a chain.
+- Rewards and terminations are not fed back, so their heads process all steps at once as well.
 - On a CUDA device and in half precision, rolling out is one kernel (`rollout_triton.py`).
 
-The oracle is `RSSM.step`.
+The reference is `RSSM.step`.
 """
 
 from typing import Any
@@ -33,12 +33,12 @@ from dcem_lab.suite.rssm.nets import ACTIVATIONS
 
 try:
     from dcem_lab.suite.rssm.fast import rollout_triton as rssm_triton
-except ImportError:  # no Triton here
+except ImportError:  # Triton is not installed
     rssm_triton = None  # type: ignore[assignment]
 
 
 IN_CACHE = 1024
-"""Trajectories that a CPU takes at once: more of them do not stay in its cache."""
+"""Trajectories per batch on a CPU: more do not fit in its cache."""
 
 
 class FrozenRollout:
@@ -205,7 +205,7 @@ class _Imagined(Function):
         X, U, n = model.features, model.action_dim, ctx.shape[0] * ctx.shape[1]
         H = weights.hidden.shape[1]
         both = torch.cat([grad, grad_logits], dim=1)
-        # Half precision has a narrow range: every trajectory's gradient is brought to its middle.
+        # Half precision has a narrow range: scale every trajectory's gradient to its middle.
         size = both.abs().amax(dim=(0, 1))
         if grad_ends is not None:
             size = torch.maximum(size, grad_ends.abs().amax(dim=(1, 2)).to(size))
@@ -277,7 +277,7 @@ def _through_steps(model: RSSM, weights: Weights, rows: Tensor, grad: Tensor) ->
     to_rows = rows.new_zeros(len(rows), 4 * H, rows.shape[-1])
     to_rows[:, : 3 * H, :H] = weights.hidden.mT
     to_rows[:, H:, H:] = weights.inputs.mT
-    # A CPU goes step by step here, too: what is found again then stays in its cache.
+    # On a CPU, go step by step here too: recomputed data then stays in the cache.
     block = T if rows.is_cuda else 1
     for start in reversed(range(0, T, block)):
         gates, grad_gates, befores = _inside(model, weights, rows[:, start : start + block + 1])
@@ -297,7 +297,7 @@ def _through_steps(model: RSSM, weights: Weights, rows: Tensor, grad: Tensor) ->
 
 
 def _inside(model: RSSM, weights: Weights, rows: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """What happened inside of steps: gates (M, T, R, 4H), their slopes, the head's pre-activations."""
+    """Intermediate results of steps: gates (M, T, R, 4H), their slopes, the head's pre-activations."""
     do = kernels_between_products(rows)
     (members, later, R, _), H = rows.shape, weights.hidden.shape[1]
     steps = later - 1, R

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs
 """The kernels of `dcem_lab.suite.rssm.fast.rollout_triton`: rollouts of an RSSM on the tensor cores.
 
-A rollout is a chain of small layers, so its time is that of fetching weights from the L2 cache, again at
-every step, and of waiting for one layer after another. What is here follows from that:
+A rollout is a chain of small layers. Its time is dominated by loading weights from the L2 cache in every
+step, and by waiting for one layer after another. The design follows from that:
 
 - `rollout_kernel`, for many trajectories: a program takes a tile of them through the whole horizon, alone. A
   layer whose columns come block by block is at once a factor of the next layer's sum: GRU and first layer of
@@ -13,7 +13,7 @@ every step, and of waiting for one layer after another. What is here follows fro
 - Rewards feed nothing back. The states go to a trace, and `reward_kernel` takes the reward head over all
   steps of all trajectories side by side.
 
-Products are of float16 numbers with float32 sums.
+Products are float16 with float32 accumulation.
 """
 
 import triton
@@ -154,7 +154,7 @@ def rollout_kernel(
 
 @triton.jit
 def _send(pointer, value, mask, counter_ptr):
-    """Hand this program's part of a layer to its team."""
+    """Pass this program's part of a layer to its team."""
     tl.store(pointer, value.to(tl.float16), mask=mask)
     tl.debug_barrier()
     tl.atomic_add(counter_ptr, 1, sem="release", scope="gpu")
@@ -174,7 +174,7 @@ def _count(counter_ptr):
 
 @triton.jit
 def _receive(pointer, mask, counter_ptr, arrivals):
-    """The whole layer, once so many parts have come."""
+    """The whole layer, once all its parts have arrived."""
     while _count(counter_ptr) < arrivals:
         pass
     return tl.load(pointer, mask=mask, other=0.0, cache_modifier=".cg")

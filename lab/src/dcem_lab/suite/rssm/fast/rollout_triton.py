@@ -1,7 +1,7 @@
 """Imagined rollouts of an RSSM in three launches, however many steps and samples.
 
-The kernels and what they rest on are in `rollout_kernels.py`; here are the weights they read and the
-shapes they are launched in. The oracle is `RSSM.step`.
+The kernels are in `rollout_kernels.py`; this module has the weights they read and their launch parameters.
+The reference is `RSSM.step`.
 """
 
 import os
@@ -29,11 +29,11 @@ from dcem_lab.suite.rssm.model import RSSM
 
 LEAST, LIMIT = 128, 256  # units of a layer: a block of weights holds all of a unit's inputs
 INPUT_LIMIT = 64  # features and actions
-PROCESSORS = 132  # of the GPU that the shapes below were measured on
+PROCESSORS = 132  # multiprocessors of the GPU that the launch parameters below were tuned on
 TEAM_ROWS = 16 * PROCESSORS  # up to so many trajectories, teams of programs share a tile
 TEAMS = os.environ.get("DCEM_TEAMS", "1") != "0"
-"""Whether teams may be used at all. Their programs wait for each other, so a GPU that several processes share
-wants DCEM_TEAMS=0: two kernels that have started by half could wait for ever."""
+"""Whether teams may be used. Their programs wait for each other, so set DCEM_TEAMS=0 on a GPU shared by
+several processes: two partially started kernels could deadlock."""
 
 
 class Shape(NamedTuple):
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
 
 def fits(model: RSSM) -> bool:
-    """Whether there is a `FusedRollout` of this model."""
+    """Whether `FusedRollout` supports this model."""
     config, inputs = model.config, model.features + model.action_dim
     sizes = config.hidden, config.width
     if config.termination:  # for which there is no kernel
@@ -61,8 +61,8 @@ class FusedRollout:
 
     It has no gradients of its own; as an `Engine`, it rolls out for `imagine.py`, which has them.
 
-    The weights are copies in half precision; `refresh` takes them again from the model, in place, so that
-    captured graphs see them.
+    The weights are copies in half precision; `refresh` updates them from the model in place, so that captured
+    graphs see the change.
     """
 
     def __init__(self, model: RSSM) -> None:
@@ -126,8 +126,8 @@ class FusedRollout:
     @torch.no_grad()
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """See `dcem_lab.suite.rssm.fast.engine.Engine`."""
-        # No teams: gradients are for training, which goes on beside other work. The programs of a team wait
-        # for each other, and two half-started kernels could wait forever.
+        # No teams: gradients are for training, which runs concurrently with other work. The programs of a
+        # team wait for each other, and two partially started kernels could deadlock.
         trace, rewards = self._imagine(state, actions, teams=False)
         hidden, X, H = self.model.config.hidden, self.model.features, self._sizes["H"]
         E, N, T, U = actions.shape
@@ -176,7 +176,7 @@ class FusedRollout:
     def _rollout(
         self, shape: Shape, tiles: int, widest: int, device: torch.device
     ) -> tuple[Any, int, list[Tensor], dict[str, int]]:
-        """The kernel that rolls out, how many programs share a tile, and what it takes beside the rest."""
+        """The rollout kernel, the number of programs per tile, and its additional arguments."""
         if not shape.team:
             return rollout_kernel, 1, [], {"BLOCK2": shape.block2, "EARLY": shape.tile < 64}
         team = triton.cdiv(widest, shape.block)
@@ -227,7 +227,7 @@ def _round_up(n: int) -> int:
 
 # Measured on an H200, GRU and layers of 200 units.
 def _shape(rows: int, pad: int) -> Shape:
-    """As many trajectories per program as keep all multiprocessors busy, and as many weights ahead as fit."""
+    """As many trajectories per program as keep all multiprocessors busy; prefetch as many weights as fit."""
     if rows <= TEAM_ROWS and pad == 32:
         return Shape(16 if rows <= 16 * PROCESSORS // 4 else 32, 64, 0, 8, 2, team=True)
     return _shape_without_teams(rows, pad)

@@ -1,14 +1,14 @@
-"""Filter and open-loop rollouts of an RSSM with derivatives by hand: the numbers of `plain_unroll`, sooner.
+"""Filter and open-loop rollouts of an RSSM with hand-written derivatives: `plain_unroll`, but faster.
 
 What makes it fast:
 - A GRU's gradient is linear in ∂L/∂h', with coefficients that are known once the forward pass is done. They
   are computed for all steps at once; a backward step is then little more than its matrix products.
-- Weight gradients wait: every step leaves its activations and its pre-activations' gradients in one long
-  buffer, and each weight's gradient is a single matrix product over all steps.
+- Weight gradients are deferred: every step stores its activations and its pre-activations' gradients in one
+  long buffer, and each weight's gradient is a single matrix product over all steps.
 - A rollout's first hidden state is the filter's next one (both saw the true observation): it comes for free.
 - On a CUDA device, what lies between two matrix products is one kernel (`gru_triton.py`).
 
-Data (observations, actions, noise) gets no gradient, and second derivatives are not there.
+Data (observations, actions, noise) gets no gradient, and there are no second derivatives.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from dcem_lab.suite.rssm.nets import ACTIVATIONS
 
 try:
     from dcem_lab.suite.rssm.fast import gru_triton as fused
-except ImportError:  # no Triton here
+except ImportError:  # Triton is not installed
     fused = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _parameters(head: "EnsembleMLP") -> list[Tensor]:
 
 
 class Plain:
-    """What happens between the matrix products of unrolled steps, for any device."""
+    """The operations between the matrix products of unrolled steps, for any device."""
 
     @staticmethod
     def prepare(gates: Tensor, inputs: Tensor, input_weight: Tensor, bias: Tensor) -> Tensor:

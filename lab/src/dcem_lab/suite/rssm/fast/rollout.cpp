@@ -1,0 +1,364 @@
+// Rolls out a world model, and judges where plans end, on the CPU: see `rollout_native.py`, which builds this
+// file and calls it. A thread takes some trajectories of one member through all steps, with everything but
+// the weights in its own cache. The formulas are those of `rssm/model.py` and `agents/normed_mlp.py`.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+using std::int64_t;
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16, kRows = 8;
+#else
+constexpr int kLanes = 8, kRows = 4;
+#endif
+constexpr int kPanel = 3 * kLanes;  // columns that are worked on together
+constexpr int64_t kBlock = 4 * kRows;  // trajectories that a thread takes at once
+typedef float Vector __attribute__((vector_size(4 * kLanes)));
+typedef std::int32_t Whole __attribute__((vector_size(4 * kLanes)));
+
+inline Vector load(const float* from) {
+  Vector x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+inline void store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
+inline Vector all(float x) { return x - Vector{}; }
+
+inline Vector exponential(Vector x) {
+  x = x < -87.0f ? all(-87.0f) : x;
+  x = x > 87.0f ? all(87.0f) : x;
+  const Vector shifted = x * 1.44269504f + 12582912.0f;  // adding 1.5 · 2^23 rounds to an integer
+  const Vector n = shifted - 12582912.0f;
+  const Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Vector p = all(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const Whole bits = (__builtin_convertvector(n, Whole) + 127) << 23;
+  Vector power;
+  std::memcpy(&power, &bits, sizeof power);
+  return p * power;
+}
+inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
+inline Vector tangent(Vector x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
+
+// x Φ(x), with the error function to 1.5e-7 (Abramowitz and Stegun, 7.1.26).
+inline Vector gelu(Vector x) {
+  const Vector scaled = x * 0.70710678f;
+  const Vector size = scaled < 0.0f ? -scaled : scaled;
+  const Vector t = 1.0f / (1.0f + 0.3275911f * size);
+  Vector p = all(1.061405429f);
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const Vector rest = 0.5f * p * t * exponential(-size * size);  // 1 − Φ(|x|)
+  return x * (x < 0.0f ? rest : 1.0f - rest);
+}
+inline Vector relu(Vector x) { return x < 0.0f ? Vector{} : x; }
+inline Vector elu(Vector x) { return x > 0.0f ? x : exponential(x) - 1.0f; }
+
+enum Function : int { kNone, kRelu, kElu, kGelu };
+
+inline Vector activated(Vector x, Function f) {
+  return f == kGelu ? gelu(x) : f == kRelu ? relu(x) : f == kElu ? elu(x) : x;
+}
+
+using Pair = std::uint32_t;  // two neighbours in bfloat16
+
+// Sums of products for some rows and some columns of a panel, whose weights lie one after the other.
+template <int rows, int columns>
+inline void product(int64_t inputs, const float* x, int64_t stride, const float* weight,
+                    Vector (&sums)[rows][columns]) {
+  for (int64_t i = 0; i < inputs; i++, weight += kPanel) {
+    Vector w[columns];
+#pragma GCC unroll 3
+    for (int c = 0; c < columns; c++) w[c] = load(weight + c * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const Vector factor = all(x[r * stride + i]);
+#pragma GCC unroll 3
+      for (int c = 0; c < columns; c++) sums[r][c] += factor * w[c];
+    }
+  }
+}
+
+template <int rows, int columns>
+inline void product(int64_t inputs, const Pair* x, int64_t stride, const Pair* weight,
+                    Vector (&sums)[rows][columns]) {
+#if defined(__AVX512BF16__)
+  for (int64_t i = 0; i < inputs; i++, weight += kPanel) {
+    __m512i w[columns];
+#pragma GCC unroll 3
+    for (int c = 0; c < columns; c++) w[c] = _mm512_loadu_si512(weight + c * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(x[r * stride + i]));
+#pragma GCC unroll 3
+      for (int c = 0; c < columns; c++)
+        sums[r][c] = (Vector)_mm512_dpbf16_ps((__m512)sums[r][c], factor, (__m512bh)w[c]);
+    }
+  }
+#endif
+}
+
+template <int rows, int columns, class W>
+void tile(int64_t inputs, int64_t outputs, const W* x, int64_t stride, const W* weight, const float* bias,
+          Function f, float* out, int64_t out_stride) {
+  Vector sums[rows][columns];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 3
+    for (int c = 0; c < columns; c++) sums[r][c] = load(bias + c * kLanes);
+  product<rows, columns>(inputs, x, stride, weight, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 3
+    for (int c = 0; c < columns; c++) {
+      const Vector y = activated(sums[r][c], f);
+      float* to = out + r * out_stride + c * kLanes;
+      const int64_t left = outputs - c * kLanes;
+      if (left >= kLanes) store(to, y);
+      else std::memcpy(to, &y, sizeof(float) * left);
+    }
+}
+
+template <int rows, class W>
+void some(int64_t n, int64_t inputs, int64_t outputs, const W* x, int64_t stride, const W* weight,
+          const float* bias, Function f, float* out, int64_t out_stride) {
+  if (n < rows) {
+    if constexpr (rows > 1)
+      some<rows - 1>(n, inputs, outputs, x, stride, weight, bias, f, out, out_stride);
+  } else if (outputs > 2 * kLanes) {
+    tile<rows, 3>(inputs, outputs, x, stride, weight, bias, f, out, out_stride);
+  } else if (outputs > kLanes) {
+    tile<rows, 2>(inputs, outputs, x, stride, weight, bias, f, out, out_stride);
+  } else {
+    tile<rows, 1>(inputs, outputs, x, stride, weight, bias, f, out, out_stride);
+  }
+}
+
+// Numbers as a product reads them: as they are, or rounded to bfloat16, in pairs.
+struct Rows {
+  const float* as_floats = nullptr;
+  int64_t float_stride = 0;
+  std::vector<Pair> pairs;
+  int64_t pair_stride = 0;
+
+  void take(int64_t n, int64_t inputs, const float* x, int64_t stride, bool in_pairs) {
+    as_floats = x, float_stride = stride, pair_stride = (inputs + 1) / 2;
+    if (!in_pairs) return;
+    pairs.resize(std::max<std::size_t>(pairs.size(), n * pair_stride));
+    for (int64_t r = 0; r < n; r++) round(inputs, x + r * stride, pairs.data() + r * pair_stride);
+  }
+
+  static void round(int64_t inputs, const float* from, Pair* to) {  // to the nearest, ties to even
+#if defined(__AVX512BF16__)
+    for (int64_t i = 0; i < inputs; i += kLanes) {
+      const int64_t left = std::min<int64_t>(kLanes, inputs - i);
+      const __mmask16 used = (1u << left) - 1;
+      const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(used, from + i));
+      _mm256_mask_storeu_epi32(to + i / 2, (1u << (left + 1) / 2) - 1, rounded);
+    }
+#endif
+  }
+};
+
+// A fully connected layer of some members: weights (M, panels, inputs or pairs of them, kPanel) and biases
+// (M, panels · kPanel).
+struct Layer {
+  int64_t inputs, outputs, in_pairs;
+  const void* weight;
+  const float* bias;
+
+  int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
+
+  void run(int64_t member, int64_t n, const float* x, int64_t stride, Function f, float* out,
+           int64_t out_stride, Rows& rows) const {
+    rows.take(n, inputs, x, stride, in_pairs);
+    if (in_pairs) run(member, n, (inputs + 1) / 2, rows.pairs.data(), rows.pair_stride,
+                      static_cast<const Pair*>(weight), f, out, out_stride);
+    else run(member, n, inputs, x, stride, static_cast<const float*>(weight), f, out, out_stride);
+  }
+
+  template <class W>
+  void run(int64_t member, int64_t n, int64_t words, const W* x, int64_t stride, const W* w, Function f,
+           float* out, int64_t out_stride) const {
+    w += member * panels() * words * kPanel;
+    const float* b = bias + member * panels() * kPanel;
+    for (int64_t p = 0; p < panels(); p++)  // a panel stays in the cache for all rows
+      for (int64_t r = 0; r < n; r += kRows)
+        some<kRows>(std::min<int64_t>(kRows, n - r), words, std::min<int64_t>(kPanel, outputs - p * kPanel),
+                    x + r * stride, stride, w + p * words * kPanel, b + p * kPanel, f,
+                    out + r * out_stride + p * kPanel, out_stride);
+  }
+};
+
+// Layers one after the other, all but the last activated.
+void network(const Layer* layers, int64_t count, int64_t member, int64_t n, const float* x, int64_t stride,
+             Function f, float* out, int64_t out_stride, std::vector<float> (&between)[2], Rows& rows) {
+  for (int64_t i = 0; i < count; i++) {
+    const bool last = i + 1 == count;
+    const int64_t width = last ? out_stride : layers[i].outputs;
+    if (!last) between[i % 2].resize(std::max<std::size_t>(between[i % 2].size(), n * width));
+    float* to = last ? out : between[i % 2].data();
+    layers[i].run(member, n, x, stride, last ? kNone : f, to, width, rows);
+    x = to, stride = width;
+  }
+}
+
+// silu(LayerNorm(x)) in place.
+void normalize(int64_t n, int64_t width, float* x) {
+  for (int64_t r = 0; r < n; r++, x += width) {
+    float mean = 0, variance = 0;
+#pragma omp simd reduction(+ : mean)
+    for (int64_t i = 0; i < width; i++) mean += x[i];
+    mean /= width;
+#pragma omp simd reduction(+ : variance)
+    for (int64_t i = 0; i < width; i++) variance += (x[i] - mean) * (x[i] - mean);
+    const float scale = 1.0f / std::sqrt(variance / width + 1e-5f);
+    int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes) {
+      const Vector y = (load(x + i) - mean) * scale;
+      store(x + i, y * sigmoid(y));
+    }
+    for (; i < width; i++) {
+      const float y = (x[i] - mean) * scale;
+      x[i] = y / (1.0f + std::exp(-y));
+    }
+  }
+}
+
+void normed_network(const Layer* layers, int64_t count, int64_t member, int64_t n, const float* x,
+                    int64_t stride, float* out, int64_t out_stride, std::vector<float> (&between)[2],
+                    Rows& rows) {
+  for (int64_t i = 0; i < count; i++) {
+    const bool last = i + 1 == count;
+    const int64_t width = last ? out_stride : layers[i].outputs;
+    if (!last) between[i % 2].resize(std::max<std::size_t>(between[i % 2].size(), n * width));
+    float* to = last ? out : between[i % 2].data();
+    layers[i].run(member, n, x, stride, kNone, to, width, rows);
+    if (!last) normalize(n, width, to);
+    x = to, stride = width;
+  }
+}
+
+// Vectors of w numbers, and what is left behind the last whole one.
+template <class F> inline void elementwise(int64_t width, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) f(i, std::integral_constant<int64_t, kLanes>());
+  if (i < width) f(i, width - i);
+}
+template <class N> inline Vector load(const float* from, N n) {
+  Vector x{};
+  std::memcpy(&x, from, sizeof(float) * n);
+  return x;
+}
+template <class N> inline void store(float* to, Vector x, N n) { std::memcpy(to, &x, sizeof(float) * n); }
+
+}  // namespace
+
+extern "C" {
+
+int lanes_in_panel() { return kPanel; }
+
+int has_bfloat16() {
+#if defined(__AVX512BF16__)
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+// layers: gates [h, x, u] → r, z; new_h; new_i [x, u] →; the observation head's; the reward head's [h, x] →.
+// state (E, M, H + X), actions (E · N, T, U) → rewards (M, T, E · N) and ends (E · N, M, H + X).
+void rollout(const Layer* layers, int64_t observation, int64_t reward, int64_t M, int64_t H, int64_t X,
+             int64_t U, int64_t E, int64_t N, int64_t T, int residual, int function, const float* state,
+             const float* actions, float* rewards, float* ends, int threads) {
+  const Layer *gates = layers, *new_h = layers + 1, *new_i = layers + 2, *heads = layers + 3;
+  const Function f = static_cast<Function>(function);
+  const int64_t R = E * N, S = H + X, all_inputs = S + U;
+  // Blocks of about the same size, of whole tiles.
+  const int64_t blocks = std::max<int64_t>(1, (R + kBlock - 1) / kBlock);
+  const int64_t size = ((R + blocks - 1) / blocks + kRows - 1) / kRows * kRows;
+#pragma omp parallel num_threads(threads)
+  {
+    Rows rows;
+    std::vector<float> here(size * all_inputs), gate(size * 2 * H), h_part(size * H), i_part(size * H);
+    std::vector<float> out(size * std::max<int64_t>(X, 1)), earned(size), between[2];
+#pragma omp for schedule(dynamic, 1) collapse(2)
+    for (int64_t m = 0; m < M; m++)
+      for (int64_t block = 0; block < blocks; block++) {
+        const int64_t first = block * size, n = std::min(size, R - first);
+        if (n <= 0) continue;
+        for (int64_t r = 0; r < n; r++)
+          std::memcpy(&here[r * all_inputs], state + ((first + r) / N * M + m) * S, sizeof(float) * S);
+        for (int64_t t = 0; t < T; t++) {
+          for (int64_t r = 0; r < n; r++)
+            std::memcpy(&here[r * all_inputs + S], actions + ((first + r) * T + t) * U, sizeof(float) * U);
+          gates->run(m, n, here.data(), all_inputs, kNone, gate.data(), 2 * H, rows);
+          new_h->run(m, n, here.data(), all_inputs, kNone, h_part.data(), H, rows);
+          new_i->run(m, n, here.data() + H, all_inputs, kNone, i_part.data(), H, rows);
+          for (int64_t r = 0; r < n; r++) {
+            float* h = &here[r * all_inputs];
+            const float *g = &gate[r * 2 * H], *a = &h_part[r * H], *b = &i_part[r * H];
+            elementwise(H, [=](int64_t i, auto w) {
+              const Vector reset = sigmoid(load(g + i, w)), update = sigmoid(load(g + H + i, w));
+              const Vector fresh = tangent(load(b + i, w) + reset * load(a + i, w));
+              store(h + i, fresh + update * (load(h + i, w) - fresh), w);
+            });
+          }
+          network(heads, observation, m, n, here.data(), all_inputs, f, out.data(), X, between, rows);
+          for (int64_t r = 0; r < n; r++)
+            for (int64_t i = 0; i < X; i++) {
+              float& x = here[r * all_inputs + H + i];
+              x = residual ? x + out[r * X + i] : out[r * X + i];
+            }
+          network(heads + observation, reward, m, n, here.data(), all_inputs, f, earned.data(), 1, between,
+                  rows);
+          std::memcpy(rewards + (m * T + t) * R + first, earned.data(), sizeof(float) * n);
+        }
+        for (int64_t r = 0; r < n; r++)
+          std::memcpy(ends + ((first + r) * M + m) * S, &here[r * all_inputs], sizeof(float) * S);
+      }
+  }
+}
+
+// layers: the actor's, then the critics'. x (R, X) → what K critics say (R, K) of it and the actor's action.
+void judge(const Layer* layers, int64_t actor, int64_t critic, int64_t K, int64_t X, int64_t U, int64_t R,
+           const float* x, float* said, int threads) {
+  const int64_t inputs = X + U, blocks = (R + kBlock - 1) / kBlock;
+#pragma omp parallel num_threads(threads)
+  {
+    Rows rows;
+    std::vector<float> here(kBlock * inputs), action(kBlock * U), q(kBlock), between[2];
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t block = 0; block < blocks; block++) {
+      const int64_t first = block * kBlock, n = std::min(kBlock, R - first);
+      normed_network(layers, actor, 0, n, x + first * X, X, action.data(), U, between, rows);
+      for (int64_t r = 0; r < n; r++) {
+        std::memcpy(&here[r * inputs], x + (first + r) * X, sizeof(float) * X);
+        for (int64_t i = 0; i < U; i++) here[r * inputs + X + i] = std::tanh(action[r * U + i]);
+      }
+      for (int64_t k = 0; k < K; k++) {
+        normed_network(layers + actor, critic, k, n, here.data(), inputs, q.data(), 1, between, rows);
+        for (int64_t r = 0; r < n; r++) said[(first + r) * K + k] = q[r];
+      }
+    }
+  }
+}
+}

@@ -1,0 +1,210 @@
+"""Planning on a CPU in C++: `rollout.cpp`, built at first use if there is a compiler.
+
+A plan is thousands of small matrix products, each too short to split between threads. Instead, each thread
+takes some trajectories of a member through all their steps. Weights are packed in advance for the vector
+units of the CPU, in float32 or bfloat16. Everything else stays in float32.
+
+The references are `RSSM.step` and `Guide.worth`.
+"""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dcem import _native
+from dcem_lab.suite.rssm.fast.engine import TerminalCost, check_sequences, total_cost
+from dcem_lab.suite.rssm.model import RSSM
+
+_SOURCE = Path(__file__).with_name("rollout.cpp")
+_FUNCTIONS = {"relu": 1, "elu": 2, "gelu": 3}
+_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_ALONE = 500_000  # multiplications below which one thread finishes before others have started
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The kernels; None if they are not available."""
+    found = _native.build(_SOURCE, _instructions())
+    if found is not None:
+        found.rollout.argtypes = [_POINTER, *[_LONG] * 9, *[_INT] * 2, *[_POINTER] * 4, _INT]
+        found.judge.argtypes = [_POINTER, *[_LONG] * 6, *[_POINTER] * 2, _INT]
+    return found
+
+
+def _instructions() -> list[str]:
+    """Compiler flags for this CPU."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability != "AVX512":
+        return ["-mavx2", "-mfma"] if capability == "AVX2" else []
+    bfloat16 = ["-mavx512bf16"] if torch.cpu._is_avx512_bf16_supported() else []
+    return ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", *bfloat16]
+
+
+def fits(x: Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Are there kernels for a network with weights like x, on its device, with products in that precision?"""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or (found := library()) is None:
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(found.has_bfloat16()))
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        ("inputs", _LONG), ("outputs", _LONG), ("in_pairs", _LONG), ("weight", _POINTER), ("bias", _POINTER)
+    ]  # fmt: skip
+
+
+class _Layers:
+    """Fully connected layers as the kernels read them: weights (M, in, out) and biases (M, out)."""
+
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor, torch.dtype]]) -> None:
+        self.array = (_Layer * len(layers))()
+        self._held: list[Tensor] = []  # what the array points to
+        for i, (weight, bias, dtype) in enumerate(layers):
+            packed, padded = _packed(weight.detach(), dtype), _padded(bias.detach()).contiguous()
+            self._held += [packed, padded]
+            in_pairs = dtype == torch.bfloat16
+            self.array[i] = _Layer(*weight.shape[1:], in_pairs, packed.data_ptr(), padded.data_ptr())
+
+
+def _padded(x: Tensor) -> Tensor:
+    """Columns rounded up to whole panels, with zeros."""
+    found = library()
+    assert found is not None
+    return F.pad(x, (0, -x.shape[-1] % found.lanes_in_panel()))
+
+
+def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """(M, in, out) → (M, panels, in, columns of a panel), or in bfloat16 (M, panels, in / 2, columns, 2)."""
+    found = library()
+    assert found is not None
+    panels = _padded(weight).unflatten(-1, (-1, found.lanes_in_panel())).transpose(1, 2)
+    if dtype == torch.float32:
+        return panels.contiguous()
+    pairs = F.pad(panels, (0, 0, 0, panels.shape[2] % 2)).unflatten(2, (-1, 2))
+    return pairs.transpose(-1, -2).to(dtype).contiguous()
+
+
+class NativeRollout:
+    """A planner's view of an RSSM on the CPU: `sequence_cost` for whole action sequences, without gradients.
+
+    The weights are copies; `refresh` takes them again from the model.
+
+    Args:
+        model: imagines, and knows no end.
+        dtype: of the products, float32 or bfloat16.
+    """
+
+    def __init__(self, model: RSSM, dtype: torch.dtype = torch.float32) -> None:
+        self.model, self.action_dim, self._dtype = model, model.action_dim, dtype
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take the weights again from the model."""
+        gru, H, X, dtype = self.model.gru, self.model.config.hidden, self.model.features, self._dtype
+        hidden, inputs, bias = gru.hidden_weight, gru.input_weight, gru.bias
+        gates = torch.cat([hidden[..., H:], inputs[..., : 2 * H]], dim=1)
+        heads = [*zip(self.model.observation_head.weights, self.model.observation_head.biases, strict=True)]
+        heads[-1] = heads[-1][0][..., :X], heads[-1][1][..., :X]
+        reward = [*zip(self.model.reward_head.weights, self.model.reward_head.biases, strict=True)]
+        layers: list[tuple[Tensor, Tensor]] = [
+            (gates, bias[..., H : 3 * H]),
+            (hidden[..., :H], bias[..., :H]),
+            (inputs[..., 2 * H :], bias[..., 3 * H :]),
+            *heads,
+            *reward,
+        ]
+        # Do not round the last layer: small differences between rewards are decisive.
+        dtypes = [*[dtype] * (len(layers) - 1), torch.float32]
+        self._layers = _Layers([(w, b, kind) for (w, b), kind in zip(layers, dtypes, strict=True)])
+        self._heads = len(heads), len(reward)
+        self._products = sum(weight[0].numel() for weight, _ in layers)
+
+    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """One step, as the model itself takes it."""
+        return self.model.step(state, action)
+
+    @torch.no_grad()
+    def sequence_cost(
+        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
+    ) -> Tensor:
+        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s), with that of where they end."""
+        model = self.model
+        check_sequences(model, state, actions)
+        rewards, ends = self._imagine(state, actions)
+        costs = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:])
+        cost = model.reward_scale.decode(total_cost(costs, discount)).reshape(actions.shape[:-2])
+        if terminal_cost is None:
+            return cost
+        return cost + discount ** actions.shape[-2] * terminal_cost(ends)
+
+    def _imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """States (*B, s), actions (*B, N, T, m) → rewards (M, T, R) and the last states (*B, N, s)."""
+        model, config = self.model, self.model.config
+        *batch, N, T, U = actions.shape
+        state, actions = state.contiguous(), actions.contiguous()
+        E = state[..., 0].numel()
+        rewards = state.new_empty(config.members, T, E * N)
+        ends = state.new_empty(*batch, N, model.state_dim)
+        found = library()
+        assert found is not None
+        found.rollout(
+            self._layers.array, *self._heads, config.members, config.hidden, model.features, U, E, N, T,
+            config.residual, _FUNCTIONS[config.activation], state.data_ptr(), actions.data_ptr(),
+            rewards.data_ptr(), ends.data_ptr(), _threads(rewards.numel() * self._products),
+        )  # fmt: skip
+        return rewards, ends
+
+
+class NativeJudge:
+    """What critics say of where plans end, and of the actor's actions there: `Guide.worth` without gradients.
+
+    The weights are copies; `refresh` takes them again.
+
+    Args:
+        value: critics, of numbers, and actor.
+        pessimism: a state is worth the mean − pessimism · standard deviation over critics and members.
+        dtype: of the products between hidden layers, float32 or bfloat16.
+    """
+
+    def __init__(self, value: Any, pessimism: float, dtype: torch.dtype = torch.float32) -> None:
+        self._value, self._pessimism, self._dtype = value, pessimism, dtype
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take the weights again from critics and actor."""
+        layers: list[tuple[Tensor, Tensor, torch.dtype]] = []
+        for net in (self._value.actor.net, self._value.critics):
+            dtypes = [torch.float32, *[self._dtype] * (len(net.weights) - 2), torch.float32]
+            layers += zip(net.weights, net.biases, dtypes, strict=True)
+        self._layers = _Layers(layers)
+        self._products = sum(weight.numel() for weight, _, _ in layers)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        """Observations (..., M, X) → what they are worth (...), in units of the reward."""
+        settings, x = self._value.settings, x.contiguous()
+        K, X, rows = settings["critics"], x.shape[-1], x[..., 0].numel()
+        q = x.new_empty(*x.shape[:-2], x.shape[-2] * K)
+        found, half = library(), len(self._layers.array) // 2
+        assert found is not None
+        found.judge(
+            self._layers.array, half, half, K, X, settings["action_dim"], rows,
+            x.data_ptr(), q.data_ptr(), _threads(rows * self._products),
+        )  # fmt: skip
+        q /= self._value.reward_scale
+        if self._pessimism == 0:
+            return q.mean(dim=-1)
+        deviation, mean = torch.std_mean(q, dim=-1, correction=0)
+        return mean - self._pessimism * deviation
+
+
+def _threads(products: int) -> int:
+    return torch.get_num_threads() if products > _ALONE else 1
