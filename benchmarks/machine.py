@@ -27,7 +27,12 @@ def machine(threads: int) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit measured, marked when the working tree differs from it."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    done = subprocess.run(git, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """The commit measured, marked when the working tree differs from it in more than results."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)*/results/*")
+    return f"{head}-dirty" if changed else head or "unknown"
+
+
+def _git(*words: str) -> str:
+    git = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()

@@ -69,11 +69,16 @@ class _LapSum(torch.autograd.Function):
         high = torch.cat([above, none], -1).gather(-1, j)
         # ½ e^(low − b) + (n − j) − ½ e^(high + b) = k, for e^b, from where neither exponential overflows.
         pivot = torch.cat([s[..., :1], s], -1).gather(-1, j)
-        A, B, C = 0.5 * (low - pivot).exp(), 0.5 * (high + pivot).exp(), n - j - k
-        root = (C.square() + 4 * A * B).sqrt()
-        # Of the two forms of the root, the one without a difference of nearly equal numbers.
-        factor = torch.where(C >= 0, (C + root) / (2 * B), 2 * A / (root - C))
-        z = x / alpha - (pivot + factor.log())
+        log_2A, log_2B, C = low - pivot, high + pivot, n - j - k
+        root = (C.square() + (log_2A + log_2B).exp()).sqrt()
+        # Of the two forms of the root, the one without a difference of nearly equal numbers; by logarithms,
+        # as in a wide gap both exponentials vanish.
+        log_factor = torch.where(
+            C > 0,
+            (C + root).log() - log_2B,
+            torch.where(C < 0, log_2A - (root - C).log(), (log_2A - log_2B) / 2),
+        )
+        z = x / alpha - (pivot + log_factor)
         tail = 0.5 * (-z.abs()).exp()
         ctx.save_for_backward(tail / alpha)
         return torch.where(z < 0, tail, 1 - tail)

@@ -27,7 +27,6 @@ from workers import Worker, WorkerError  # noqa: E402
 # The modules of contenders/, and the environment of each. The times of the first are the ratios' 1.
 MODULES = {
     "ours": "ours",
-    "compiled": "ours",
     "theseus": "theseus",
     "torchopt": "torchopt",
     "cvxpylayers": "cvxpylayers",
@@ -49,6 +48,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="+", default=[], metavar="CONTENDER", help="leave these out")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     args = parser.parse_args()
+    torch.set_num_threads(1)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         workers, facts = start(args.modules, stack)

@@ -65,34 +65,48 @@ def in_group(rows: Iterable[Row], group: str) -> list[Row]:
     return [row for row in rows if group == "all" or group_of(int(row["function"])) == group]
 
 
+def by_function(rows: Iterable[Row]) -> list[list[list[int]]]:
+    """What the runs of every function reached: a function counts once, however many instances it has."""
+    found: dict[str, list[list[int]]] = {}
+    for row in rows:
+        found.setdefault(row["function"], []).append(reached(row))
+    return list(found.values())
+
+
 def summary(rows: Sequence[Row]) -> list[Row]:
     """The mean share of targets of every optimiser, in all and by group; a run that failed counts 0."""
     table = []
     for (dimension, budget), runs in cases(rows).items():
         for optimiser, own in by_optimiser(runs).items():
             shares = {
-                group: f"{mean(share(reached(row)) for row in part):.3f}" if part else ""
+                group: f"{mean(mean(map(share, runs)) for runs in part):.3f}" if part else ""
                 for group in ("all", *GROUPS)
-                for part in [in_group(own, group)]
+                for part in [by_function(in_group(own, group))]
             }
             table.append(
                 {"optimiser": optimiser, "dimension": dimension, "budget": budget}
-                | {"instances": len({row["instance"] for row in own}), **shares}
+                | {"instances": _range(len(runs) for runs in by_function(own)), **shares}
                 | {"seconds a run": f"{mean(float(row['seconds'] or 0) for row in own):.2f}"}
                 | {"failed": sum(bool(row["error"]) for row in own)}
             )
     return table
 
 
+def _range(counts: Iterable[int]) -> str:
+    least, *_, most = sorted([*counts] * 2)
+    return str(least) if least == most else f"{least}-{most}"
+
+
 def curves(rows: Sequence[Row], points: int = 61) -> list[Row]:
-    """The share of (run, target) pairs reached, against evaluations per dimension, by group."""
+    """The share of targets reached, against evaluations per dimension, by group."""
     table = []
     for (dimension, budget), runs in cases(rows).items():
         grid = [budget ** (i / (points - 1)) for i in range(points)]  # from 1 on, even on a log scale
         for optimiser, own in by_optimiser(runs).items():
             for group in ("all", *GROUPS):
-                part = [reached(row) for row in in_group(own, group)]
-                shares = curve(part, [x * dimension for x in grid]) if part else []
+                budgets = [x * dimension for x in grid]
+                part = [curve(runs, budgets) for runs in by_function(in_group(own, group))]
+                shares = [mean(values) for values in zip(*part, strict=True)]
                 table += [
                     {"dimension": dimension, "budget": budget, "group": group, "optimiser": optimiser}
                     | {"evaluations per dimension": f"{x:.4g}", "share": f"{y:.4f}"}

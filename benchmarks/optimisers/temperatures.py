@@ -2,12 +2,13 @@
 
     python benchmarks/optimisers/temperatures.py --problems quadratic cartpole
 
-Searches (a quadratic, plans for the cartpole) and a training (an energy network that learns x sin x through
-the search) with temperatures and with effective sample sizes, which are given as multiples of k.
+Searches (a quadratic, plans for the cartpole) and short trainings through a search (an energy network that
+learns x sin x, a latent space of plans for the cartpole) with temperatures and with effective sample sizes,
+which are given as multiples of k.
 """
 
 import argparse
-import csv
+import json
 import math
 import sys
 import time
@@ -19,10 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "src")]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE.parent), str(HERE)]
 
 import dcem  # noqa: E402
+import results  # noqa: E402
 from dcem.systems import Cartpole  # noqa: E402
+from machine import machine  # noqa: E402
 
 SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "paper, tau=1": lambda k: {"tau": 1.0, "normalize": True, "estimator": "likelihood"},
@@ -32,9 +36,9 @@ SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
-def solver(setting: str, n_samples: int, n_elite: int, n_iters: int, sigma: float) -> dcem.DCEM:
+def solver(setting: str, n_samples: int, n_elite: int, n_iters: int, sigma: float, **more: Any) -> dcem.DCEM:
     settings = SETTINGS[setting](n_elite)
-    distribution = dcem.Gaussian(sigma, estimator=settings.pop("estimator", "rank-mu"))
+    distribution = dcem.Gaussian(sigma, estimator=settings.pop("estimator", "rank-mu"), **more)
     sizes = {"n_samples": n_samples, "n_elite": n_elite, "n_iters": n_iters}
     return dcem.DCEM(**sizes, distribution=distribution, **settings)
 
@@ -96,33 +100,56 @@ def regression(setting: str, n_iters: int, updates: int = 300) -> float:
     return sum(errors) / len(errors)
 
 
+def embedding(setting: str, n_iters: int, updates: int = 200) -> float:
+    """The mean cost of plans in a latent space that was learned through the search, of two seeds."""
+    costs = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        decoder = dcem.Decoder(
+            latent_dim=8, horizon=20, action_dim=1, low=-100.0, high=100.0, hidden=(64, 64)
+        )
+        search = solver(setting, 50, 5, n_iters, 0.5, bounds=(-1.0, 1.0))
+        mpc = dcem.MPC(Cartpole(), 20, -100.0, 100.0, solver=search, decoder=decoder)
+        optimiser = torch.optim.Adam(decoder.parameters(), lr=3e-3)
+        for _ in range(updates):
+            loss = dcem.embedding_loss(mpc, Cartpole.initial_states(16))
+            optimiser.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
+            optimiser.step()
+        states = Cartpole.initial_states(100, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            costs.append(mpc(states).cost.mean().item())
+    return sum(costs) / len(costs)
+
+
 CASES = [
     ("quadratic", quadratic, 10),
     ("quadratic", quadratic, 50),
     ("cartpole", plan, 10),
     ("cartpole", plan, 50),
+    ("regression, trained", regression, 10),
+    ("latent plans, trained", embedding, 10),
 ]
-CASES += [("regression", regression, 10)]
+COLUMNS = ("problem", "iterations", "setting", "result (lower is better)", "seconds")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "temperatures.csv")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "temperatures.csv")
     names = sorted({name for name, _, _ in CASES})
     parser.add_argument("--problems", nargs="+", choices=names, default=names)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    with args.out.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["problem", "iterations", "setting", "result (lower is better)", "seconds"])
-        chosen = [case for case in CASES if case[0] in args.problems]
-        for (name, measure, n_iters), setting in product(chosen, SETTINGS):
-            start = time.perf_counter()
-            result = measure(setting, n_iters)
-            seconds = time.perf_counter() - start
-            writer.writerow([name, n_iters, setting, f"{result:.3g}", f"{seconds:.2f}"])
-            file.flush()
+    facts = machine(threads=1) | {"torch": torch.__version__, "problems": args.problems}
+    chosen = [case for case in CASES if case[0] in args.problems]
+    for (name, measure, n_iters), setting in product(chosen, SETTINGS):
+        start = time.process_time()
+        result, seconds = measure(setting, n_iters), time.process_time() - start
+        row = [name, n_iters, setting, f"{result:.3g}", f"{seconds:.2f}"]
+        results.put(args.out, [dict(zip(COLUMNS, row, strict=True))], COLUMNS, COLUMNS[:3])
+        print(*row, flush=True)
+    args.out.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
 if __name__ == "__main__":

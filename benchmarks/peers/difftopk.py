@@ -4,7 +4,8 @@ Each relaxes a permutation; the weights of the k largest are the sum of its k ro
 """
 
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 
 import torch
@@ -27,7 +28,18 @@ def selection(problem: problems.Selection, operator: str) -> Job:
 def network(x: Tensor, k: int, tau: float) -> Tensor:
     net = _network(x.shape[-1], k, x.dtype)
     net.steepness = 1 / tau
-    return net(x)[1].sum(-1)
+    with _default(x.dtype):  # it makes an identity matrix of its own
+        return net(x)[1].sum(-1)
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @cache

@@ -77,13 +77,14 @@ def main() -> None:
     device, load = choose_device(given.device), os.getloadavg()[0]  # other work that will share the machine
     rows: list[dict[str, Any]] = []
     for weights, controller, source, config in controllers(given.weights):
+        candidates = config.samples + config.policy_plans
         row: dict[str, Any] = {
             "task": source.task,
             "controller": controller,
             "weights": weights,
-            "samples": config.samples,
+            "samples": candidates,
             "iterations": config.iterations,
-            "trajectories": config.samples * config.iterations,
+            "trajectories": candidates * config.iterations,
         }
         for states in STATES:
             row[f"ms_{states}"] = round(milliseconds(source, config, states, device), 3)

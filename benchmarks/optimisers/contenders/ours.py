@@ -10,9 +10,11 @@ import torch
 import dcem
 import many
 from bbob import BOUND, SIGMA, Counted, serve
+from dcem.noise import Antithetic
 
 BOX = {"sigma": SIGMA, "bounds": (-BOUND, BOUND)}
 
+FREE = dcem.FullGaussian(SIGMA)  # without bounds, as pycma
 PAPER = {"tau": 1.0, "normalize": True, "distribution": dcem.Gaussian(estimator="likelihood", **BOX)}
 
 SOLVERS: dict[str, Callable[[int], Any]] = {
@@ -20,14 +22,20 @@ SOLVERS: dict[str, Callable[[int], Any]] = {
     "dcem, tau=0": lambda T: dcem.DCEM(n_iters=T, tau=0, distribution=dcem.Gaussian(**BOX)),
     "dcem, paper": lambda T: dcem.DCEM(n_iters=T, **PAPER),
     "dcem, full": lambda T: dcem.DCEM(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
-    "cmaes": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(SIGMA)),
-    "cmaes, tau=0": lambda T: dcem.CMAES(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
+    "dcem, full, 50 samples": lambda T: dcem.DCEM(  # without bounds, as CMA-ES
+        n_samples=50, n_iters=T, distribution=FREE
+    ),
+    "cmaes": lambda T: dcem.CMAES(n_iters=T, distribution=FREE),
+    "cmaes, tau=0": lambda T: dcem.CMAES(n_iters=T, tau=0, distribution=FREE),
     "cmaes, bounds": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.FullGaussian(**BOX)),
     "cmaes, 20 samples, stopping": lambda T: dcem.CMAES(  # as pycma does, where nothing moves any more
-        n_samples=20, n_iters=T, tau=0, stop_below=1e-9, distribution=dcem.FullGaussian(SIGMA)
+        n_samples=20, n_iters=T, tau=0, stop_below=1e-9, distribution=FREE
+    ),
+    "cmaes, 20 mirrored samples, stopping": lambda T: dcem.CMAES(
+        n_samples=20, n_iters=T, tau=0, stop_below=1e-9, noise=Antithetic(), distribution=FREE
     ),
     "cmaes, separable": lambda T: dcem.CMAES(n_iters=T, distribution=dcem.Gaussian(SIGMA)),
-    "ipop": lambda T: dcem.IPOP(n_iters=T, tau=0, distribution=dcem.FullGaussian(SIGMA)),
+    "ipop": lambda T: dcem.IPOP(n_iters=T, tau=0, distribution=FREE),
 }
 
 
