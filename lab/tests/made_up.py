@@ -270,6 +270,24 @@ def write_cpu_benchmark(folder: Path) -> None:
     (folder / "run.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
+def write_layers_benchmark(folder: Path) -> None:
+    columns = ["problem", "contender", "cosine", "relative error", "excess", "found", "ms, B=1", "ms, B=64",
+               "MB", "failures", "instances"]  # fmt: skip
+    rows = [
+        ["pendulum", "DCEM, implicit", 1, 0.0321, 1e-9, 0.97, 12.5, 130, 20, 0, 1000],
+        ["pendulum", "a peer", 0.5, 0.9, 0.1, 0.4, 30, "", "", 3, 12],
+    ]
+    write_rows(folder / "layers" / "results" / "layers.csv", columns, rows)
+    columns = ["operator", "seed", "temperature", "cost", "cost on fresh states",
+               "updates without a finite gradient", "CPU ms per update", "failure"]  # fmt: skip
+    rows = [
+        ["dcem.lml", 0, 0.2, -6.5, -6, 0, 36, ""],
+        ["dcem.lml", 1, 0.2, -6.50, -6, 1, 38, ""],
+        ["another", 0, "", "", "", "", "", "it broke"],
+    ]
+    write_rows(folder / "embedding" / "results" / "embedding.csv", columns, rows)
+
+
 def write_gpu_benchmark(folder: Path) -> None:
     columns = ["case", "what", "ms", "ratio", "MB", "GFLOP", "floor, ms", "ms / floor"]
     for name in ("lml", "dcem"):

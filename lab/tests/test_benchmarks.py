@@ -85,3 +85,15 @@ def test_the_exact_pendulum_is_that_of_gymnasium(script):
             observation, reward, *_ = env.step(np.array([push]))
             torch.testing.assert_close(state, torch.from_numpy(observation).double(), rtol=0, atol=1e-3)
             assert -cost.item() == pytest.approx(reward, abs=1e-3)
+
+
+def test_decisions_are_timed_as_they_ship_and_in_less(script):
+    decisions = script("decisions")
+    names = dict(decisions.ways("cheetah-run-value"))
+    assert list(names) == ["full-cem-value", "full-cem-value-bfloat16", "full-cem-value-T4", "policy"]
+    assert list(dict(decisions.ways("cheetah-run-dcem"))) == ["latent-dcem", "latent-dcem-bfloat16"]
+    agent = decisions.Agent.load("cheetah-run-value", **names["policy"])
+    passed, busy = decisions.decide(agent, 2)
+    assert busy > 0 and passed > 0
+    plain = decisions.without_kernels("cheetah-run-value", {})
+    assert type(plain._plan._imagination).__name__ == "_Imagination"

@@ -1,6 +1,7 @@
 """The benchmark of argmin layers: its problems, their true gradients, its scores; soft top-k of others."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,22 @@ def test_scores_of_a_perfect_layer_a_wrong_one_and_failures(script, few):
     assert (found["instances"], found["failures"], found["errors"]) == (6, 2, "ZeroDivisionError")
 
 
+def test_calls_that_are_judged_have_one_size_after_a_first_one(script, few):
+    judging, given, sizes = script("judging"), few("quadratic"), []
+
+    class Notes:
+        most = 4
+
+        def run(self, theta, cotangent):
+            sizes.append(len(theta))
+            at = [int((given.theta == row).all(-1).nonzero()) for row in theta]
+            return given.x[at], given.gradient[at]
+
+    found = judging.judge(Notes(), "quadratic", given, seconds=9)
+    assert sizes == [4, 4, 4] and found["instances"] == 6
+    assert found["relative error"] == found["excess"] == 0  # none was taken for another
+
+
 def test_a_run_renews_its_own_rows_and_makes_tables(script, tmp_path):
     # By its path: the benchmark of optimisers has a module of this name as well.
     spec = importlib.util.spec_from_file_location("layers_results", FOLDER / "layers" / "results.py")
@@ -125,11 +142,55 @@ def test_soft_topk_is_lml_at_half_its_temperature(script):
     torch.testing.assert_close(script("operators").soft_topk(x, 5, 0.6), dcem.lml(x, 5, tau=0.3))
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e3])
-def test_lapsum_is_exact_at_any_temperature(script, alpha):
-    x = torch.randn(5, 40, dtype=torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [1e-4, 1e-3, 1.0, 1e3])
+def test_lapsum_is_exact_at_any_temperature(script, alpha, dtype):
+    x = torch.randn(5, 40, dtype=dtype)
     y = script("operators").lapsum(x, 4, alpha)
-    torch.testing.assert_close(y.sum(-1), torch.full((5,), 4.0, dtype=torch.float64))
+    # A score of 1 at α = 1e-4 is 1e4 times it, with a rounding of 1e-3 in single precision.
+    torch.testing.assert_close(y.sum(-1), torch.full((5,), 4.0, dtype=dtype), atol=1e-3, rtol=0)
+
+
+@pytest.fixture
+def embedding(script, monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER / "embedding"))
+    return script("training")
+
+
+@pytest.mark.parametrize("name", ["lml", "SOFT", "LapSum", "Euclidean", "detached"])
+def test_a_latent_space_is_trained_with_any_operator(embedding, name):
+    tiny = embedding.Settings(
+        updates=2, states=2, hidden=(8,), n_samples=20, n_elite=4, n_iters=2, ess=6.0, validation_states=3
+    )
+    found = embedding.train(name, tiny, seed=0)
+    assert found["updates without a finite gradient"] == 0
+    assert found["cost"] != found["cost before"]
+    assert embedding.train(name, tiny, seed=0)["cost"] == found["cost"]
+
+
+def test_the_search_with_lml_is_dcem(embedding):
+    import dcem
+
+    settings = embedding.Settings(n_samples=20, n_elite=4, ess=6.0)
+    search = embedding.controller("lml", settings, seed=0).solver
+    assert search.tau == pytest.approx(embedding.temperature("SOFT", settings) / 2, rel=1e-4)
+    values = torch.randn(3, 20, dtype=torch.float64)
+    own = dcem.DCEM(n_samples=20, n_elite=4, tau=search.tau, normalize=True)
+    torch.testing.assert_close(search.weights(values, 0), own.weights(values, 0))
+
+
+def test_a_run_of_one_operator_keeps_the_others(script, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER / "embedding"))
+    spec = importlib.util.spec_from_file_location("embedding_run", FOLDER / "embedding" / "run.py")
+    run = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(run)
+    for cost in (-1.0, -2.0):
+        run.put(tmp_path, [{"operator": "LapSum", "seed": seed, "cost": cost} for seed in (0, 1)])
+        run.put(tmp_path, [{"operator": "dcem.lml", "seed": 0, "failure": "why"}])
+        run.note(tmp_path, "LapSum", {"cost": cost})
+    lines = (tmp_path / "embedding.csv").read_text().splitlines()
+    assert len(lines) == 4 and lines[1].startswith("dcem.lml,0,") and lines[2].startswith("LapSum,0,,,-2,")
+    assert json.loads((tmp_path / "run.json").read_text()) == {"LapSum": {"cost": -2.0}}
 
 
 def test_a_run_of_one_table_keeps_the_others(script, tmp_path):

@@ -15,7 +15,7 @@ __all__ = ["Agent"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Agent":  # only now: commands must not wait for a simulator
+    if name == "Agent":  # imported late: commands must not wait for a simulator
         from dcem_lab.suite.act import Agent
 
         return Agent

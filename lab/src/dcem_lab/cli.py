@@ -1,6 +1,6 @@
 """The `dcem` command: a table of sub-commands, each imported when it is called.
 
-Nothing that takes long is imported before `main` has begun: until then, Ctrl-C is a traceback.
+Nothing slow is imported before `main` starts: until then, Ctrl-C prints a traceback.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from dcem_lab.terminal import FolderError, keep_streams, printable, stoppable_im
 
 # name: (module of `commands` whose `main` takes the arguments and returns the exit code, a line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "reproduce": ("reproduce", "train what the machine can, and write the report"),
+    "reproduce": ("reproduce", "train what the machine can, then write the report"),
     "train": ("train", "train an experiment, resume one, or sweep over settings"),
-    "sweep-status": ("sweep_status", "a table of runs: progress and best metrics"),
+    "sweep-status": ("sweep_status", "show the progress and metrics of many runs"),
     "eval": (
         "evaluate",
-        "play episodes with a trained controller: statistics and a CSV",
+        "evaluate a trained controller: statistics, and a CSV of all episodes",
     ),
-    "play": ("play", "film a trained controller"),
-    "ship": ("ship", "keep the weights of a run under a name"),
-    "export": ("export", "keep a run's training curve and record under results/"),
+    "play": ("play", "record a video of a trained controller"),
+    "ship": ("ship", "save the weights of a run under a name"),
+    "export": ("export", "copy a run's training curve and record to lab/results/"),
     "report": (
         "report",
-        "every figure and table beside the paper's, as one HTML page",
+        "write one HTML page with every figure and table next to the paper's",
     ),
     "bench": ("bench", "speed and memory, side by side with peers"),
 }
 
 _EXAMPLES = """\
-  dcem reproduce --quick            small versions of everything, in minutes, and a page that shows it
+  dcem reproduce --quick            small versions of all experiments, in minutes, with a report
   dcem train cartpole preset=tiny   one experiment in seconds, to see it work
   dcem train cartpole               the same with the paper's settings, or resume it
-  dcem play cartpole                film a controller that ships
-  dcem COMMAND --help               everything about one command
+  dcem play cartpole                record a video of a pretrained controller
+  dcem COMMAND --help               options of one command
 """
 
 

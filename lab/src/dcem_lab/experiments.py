@@ -8,7 +8,7 @@ An experiment is a module with three names:
 - `PRESETS`: named changes to the defaults, for example `{"tiny": {"updates": 20, "planner.samples": 10}}`;
 - `run(config, run)`: does the work, with `run: dcem_lab.runs.Run` for the loop, the log and the checkpoints;
 
-and, where a config must be held against more than itself (does the task exist?), a fourth: `check(config)`,
+and, if a config must be checked against something else (does the task exist?), a fourth: `check(config)`,
 which raises ValueError before anything is started.
 
 `tests/toy/experiment.py` is a small complete one.
@@ -35,7 +35,7 @@ EXPERIMENTS: dict[str, str] = {
 
 
 class Experiment(Protocol):
-    """What the module of an experiment has to offer."""
+    """The interface of an experiment's module."""
 
     Config: type[Any]
     PRESETS: dict[str, dict[str, object]]

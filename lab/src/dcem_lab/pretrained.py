@@ -16,7 +16,7 @@ from dcem_lab.runs.tensors import read_tensors, write_tensors
 
 _INSTALLED = Path(__file__).parent / "weights"
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "weights"  # in a checkout
-"""Where the weights that ship are."""
+"""The folder of the pretrained weights."""
 
 _MANIFEST = "manifest.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -38,7 +38,7 @@ def describe(name: str, folder: Path | str = FOLDER) -> dict[str, Any]:
 
 
 def load(name: str, folder: Path | str = FOLDER) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The config and the state dict (on the CPU) saved under a name, refused when a byte of them has changed.
+    """The config and the state dict (on the CPU) saved under a name; an error if any byte has changed.
 
     `config, state = load("cheetah-run"); model.load_state_dict(state)`. `folder` is for weights from
     elsewhere: they cannot run code or reach outside of it.
@@ -58,7 +58,7 @@ def load(name: str, folder: Path | str = FOLDER) -> tuple[dict[str, Any], dict[s
 def save(
     name: str, config: Mapping[str, Any], state: Mapping[str, Tensor], folder: Path | str = FOLDER
 ) -> Path:
-    """Keep a state dict and its config (JSON values) under a name, in place of what it had; returns the file.
+    """Save a state dict and its config (JSON values) under a name, replacing earlier ones; returns the file.
 
     >>> import tempfile, torch
     >>> folder = tempfile.mkdtemp()

@@ -1,6 +1,6 @@
-"""What reaches the terminal: text that is safe to print, and streams that outlive whoever reads them.
+"""Terminal output: text that is safe to print, and streams that keep working when their reader is gone.
 
-It imports next to nothing, so that the command can protect itself before anything that takes long.
+It imports almost nothing, so that the command can set this up before slow imports.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-TYPE_CHECKING = False  # typing's own, without its import, which takes longer than all others here
+TYPE_CHECKING = False  # instead of importing typing, which takes longer than all other imports here
 if TYPE_CHECKING:
     from typing import Any
 
@@ -24,7 +24,7 @@ _READER_GONE = (errno.EPIPE, errno.EIO)  # a pipe that was closed, a terminal th
 
 
 def printable(text: object) -> str:
-    r"""The text in one line; what a terminal would act on (escape sequences, newlines) is spelled out.
+    r"""The text on one line, with control characters (escape sequences, newlines) escaped.
 
     >>> print(printable("loss\x1b[2J\nof a stranger"))
     loss\x1b[2J\nof a stranger
@@ -43,10 +43,10 @@ class FolderError(RuntimeError):
 
 
 def keep_streams() -> None:
-    """Let stdout and stderr of this process outlive their readers, and exist where they were closed.
+    """Keep stdout and stderr of this process usable when their readers are gone, or if they were closed.
 
-    A training continues when its output is no longer read, as with `2>&1 | head`. Streams that someone has
-    replaced (a notebook, a test) are left alone.
+    A training continues when its output is no longer read, as with `2>&1 | head`. Streams that were
+    replaced (by a notebook, a test) are left alone.
     """
     _open_closed_descriptors()
     for descriptor, name in ((_STDOUT, "stdout"), (2, "stderr")):
@@ -57,11 +57,11 @@ def keep_streams() -> None:
 
 @contextmanager
 def stoppable_imports() -> Iterator[None]:
-    """Inside, Ctrl-C raises KeyboardInterrupt as ever, but ends the process where it meets an import.
+    """Inside, Ctrl-C raises KeyboardInterrupt as usual, but during an import it ends the process.
 
-    An import may swallow the exception, as some deep inside of torch do: the command would just continue.
+    An import may swallow the exception, as some inside torch do: the command would just continue.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()  # the only one that may set it
+    in_main_thread = threading.current_thread() is threading.main_thread()  # the only one that may
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
@@ -83,14 +83,14 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 class _Enduring(io.FileIO):
-    """A descriptor whose reader may go: from then on, what this process and its children write is dropped."""
+    """A descriptor whose reader may go away: output of this process and its children is then discarded."""
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
             _to_nowhere(self.fileno())
-            # What is on stdout was asked for: on a full disk, say, its loss must not pass for success.
+            # stdout is the result: losing it, for example on a full disk, must not count as success.
             if self.fileno() == _STDOUT and error.errno not in _READER_GONE:
                 raise
             return len(data)
@@ -101,13 +101,13 @@ def _enduring(descriptor: int, stream: io.TextIOWrapper | None) -> io.TextIOWrap
     return io.TextIOWrapper(
         io.BufferedWriter(_Enduring(descriptor, "w", closefd=False)),
         encoding=stream.encoding if stream else "utf-8",
-        errors="backslashreplace",  # a locale without a letter is no reason to fail
+        errors="backslashreplace",  # do not fail if the locale lacks a character
         line_buffering=by_line,
     )
 
 
 def _open_closed_descriptors() -> None:
-    """Else the next file to be opened, a log perhaps, would be what C libraries take for stderr."""
+    """Otherwise C libraries would take the next file to be opened, such as a log, for stderr."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

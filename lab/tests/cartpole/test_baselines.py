@@ -12,7 +12,7 @@ from dcem.systems.cartpole import Cartpole
 from dcem_lab import pretrained
 from dcem_lab.cartpole import baselines, closed_loop, grid, pictures, shipped, train
 from dcem_lab.cartpole.baselines import PAPER, PCA, Config, expert_plans, grid_cost, train_autoencoder
-from dcem_lab.cartpole.scores import Score, planned_cost, read_scores, scores, write_scores
+from dcem_lab.cartpole.scores import Score, read_scores, scores, trajectories, write_scores
 from dcem_lab.runs import Run, export_run, read_record
 
 TINY = Config(**baselines.PRESETS["tiny"])
@@ -156,14 +156,14 @@ def test_what_ships_plans_well(dim, at_most):
     assert mpc.decoder.latent_dim == dim and mpc.solver.tau == 1
     assert mpc.solver.n_samples * mpc.solver.n_iters == 1000
     with torch.no_grad():
-        cost = planned_cost(mpc)(train.validation_states(), torch.Generator().manual_seed(0))
+        cost = mpc(train.validation_states(), generator=torch.Generator().manual_seed(0)).cost
     assert cost.mean() <= at_most
 
 
 def test_what_ships_for_the_closed_loop_holds_the_pole():
     """With a tenth of the trajectories of the strong expert."""
     mpc = shipped.load("cartpole-closed-loop")
-    assert shipped.drives("cartpole-closed-loop") and closed_loop.trajectories(mpc) == 1000
+    assert shipped.drives("cartpole-closed-loop") and trajectories(mpc) == 1000
     assert int(closed_loop.stays_up(closed_loop.drive(mpc, 10).states).sum()) >= 9
 
 

@@ -14,6 +14,7 @@ from dcem_lab.cartpole import grid as cartpole_grid
 from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.train import Config, Member
 from dcem_lab.runs import Interrupted, Run, export_run, load_checkpoint, read_record, read_records
+from toy.training import figures
 
 TINY = Config(**cartpole.PRESETS["tiny"], device="cpu")
 LOOP = replace(TINY, fresh=0.3, conditioned=True, states_per_update=3, validation_states=2)
@@ -24,10 +25,6 @@ def train(module, config, folder: Path, time_limit: float | None = None) -> Path
     with Run(folder, config, tensorboard=False, time_limit=time_limit) as run:
         module.run(config, run)
     return folder
-
-
-def figures(folder: Path) -> list[dict[str, float]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in read_records(folder / "log.jsonl")]
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,13 @@ def test_the_others_are_played_as_the_first_were(
     interrupt(150)  # in the second episode of 100 actions
     table = tmp_path / "all of them.csv"
     options = {"--seed": 5, "--samples": 5, "--elites": 2, "--iterations": 2, "--horizon": 2, "--tau": 0.5}
-    options |= {"--snapshot": "last", "--device": "cpu", "--episodes": 3, "--at-once": 1}
+    options |= {
+        "--dtype": "bfloat16",
+        "--snapshot": "last",
+        "--device": "cpu",
+        "--episodes": 3,
+        "--at-once": 1,
+    }
     options |= {"--csv": tmp_path / "played.csv", "--table": table, "--controller": "last one", "--run": "a"}
     words = ["--full-space", *(word for option in options.items() for word in option)]
     assert exit_code("eval", latent, *words) == exits.INTERRUPTED
@@ -255,6 +261,6 @@ def test_a_table_is_left_alone_where_it_cannot_be_edited(
 
 def test_something_to_play_or_to_edit_is_needed(capsys: pytest.CaptureFixture) -> None:
     assert exit_code("eval") == exits.USAGE
-    assert "name a run folder, or weights that ship" in capsys.readouterr().err
+    assert "name a run folder or pretrained weights" in capsys.readouterr().err
     assert exit_code("eval", "--merge", "x.csv") == exits.USAGE
     assert "--merge and --rename need --table" in capsys.readouterr().err

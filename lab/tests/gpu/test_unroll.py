@@ -33,7 +33,7 @@ def make(recipe: str, size: str, dtype: torch.dtype) -> tuple[RSSM, tuple[Tensor
     model = RSSM(5, 2, config, torch.Generator().manual_seed(0)).to("cuda", dtype)
     shapes = [(chunks, length + 1, 5), (chunks, length, 2), (chunks, length)]
     obs, actions, rewards = (torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes)
-    model.normalizer.fit(obs)
+    model.normalizer.update(obs)
     return model, (obs, actions, rewards)
 
 

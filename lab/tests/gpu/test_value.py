@@ -179,8 +179,27 @@ def test_captured_updates_learn_what_eager_ones_do(values: str) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=0.5, abs=0.05)
 
 
-@pytest.mark.parametrize("latent", [False, True])
-def test_the_agent_runs_and_goes_on_from_its_state(latent: bool) -> None:
+def test_captured_imagined_targets_are_those_of_eager_updates() -> None:
+    found = []
+    for captured in (True, False):
+        model, _ = make(2, 1, hidden=16, width=16, termination=True)
+        generator = Generator("cuda").manual_seed(0)
+        replay = ReplayBuffer(64, 12, 2, 1, "cuda", shortest_episode=4)
+        for t in range(10):
+            x = torch.rand(64, 2, device="cuda", generator=generator) * 2 - 1
+            replay.add(x, x[:, :1], x[:, 1], x, torch.full((64,), t == 9))
+        config = replace(VALUE, targets="imagined", smoothing=0.0, early_share=0.0)
+        learner = ValueLearner(config.value(model, 0).cuda(), model, replay, config, generator)
+        if not captured:
+            learner._captured, learner._draw = learner._update, learner._draw_anew
+        for _ in range(300):
+            learner.update()
+        found.append(learner.metrics()["target"])
+    assert found[0] == pytest.approx(found[1], rel=0.2, abs=0.05)
+
+
+@pytest.mark.parametrize(("latent", "targets"), [(False, "replay"), (True, "replay"), (False, "imagined")])
+def test_the_agent_runs_and_goes_on_from_its_state(latent: bool, targets: str) -> None:
     planner = replace(GUIDED, samples=64, elites=8, iterations=3, horizon=4, policy_plans=8)
     decoder = None
     if latent:
@@ -189,7 +208,8 @@ def test_the_agent_runs_and_goes_on_from_its_state(latent: bool) -> None:
 
     def make() -> Planet:
         return make_planet(
-            model=MODEL, planner=planner, decoder=decoder, value=VALUE, envs=4, episode=10, device="cuda",
+            model=MODEL, planner=planner, decoder=decoder, value=replace(VALUE, targets=targets), envs=4,
+            episode=10, device="cuda",
             learning=LearningConfig(batch=16, length=8, average=0.9, updates_per_step=1.5, early_chunks=0.25),
             seed_episodes=4, replay_steps=2000, policy_share=0.5,
         )  # fmt: skip

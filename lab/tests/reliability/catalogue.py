@@ -48,7 +48,7 @@ class Measurement:
 
 CATALOGUE = {
     "kills": Measurement(
-        "`kill -9` at random moments of training and inside saves",
+        "`kill -9` at random times during training and saving",
         "no checkpoint lost, every resume bit-identical",
         kills.measure, short=12, full=60, alone=True,
     ),
@@ -58,28 +58,28 @@ CATALOGUE = {
         kills.measure_planet, short=0, full=10, alone=True,
     ),
     "stops": Measurement(
-        "SIGTERM at random moments of `dcem train`",
+        "SIGTERM at random times during `dcem train`",
         "saved, at most one step lost, at most 10 s, exit code 75",
         stops.measure, short=2, full=20, limit=10.0,
     ),
     "ctrl-c": Measurement(
-        "Ctrl-C while `dcem train` starts",
-        "said in a line, no traceback, exit code 75",
+        "Ctrl-C while `dcem train` starts up",
+        "a one-line message, no traceback, exit code 75",
         early_stops.measure, short=3, full=40,
     ),
     "readers": Measurement(
-        "whoever reads stdout and stderr of a training goes at a random moment, or was never there",
-        "exit code 0, weights, other state and log as ever",
+        "the reader of stdout and stderr disappears at a random time, or never existed",
+        "exit code 0; weights, other state and log unchanged",
         readers.measure, short=3, full=12,
     ),
     "disks": Measurement(
-        "saving on a disk that is full or read-only",
-        "the failure named, the checkpoint before it intact",
+        "saving to a full or read-only disk",
+        "the error names the cause; the previous checkpoint stays intact",
         disks.measure, short=20, full=200,
     ),
     "corruptions": Measurement(
         "truncated, grown, bit-flipped and overwritten files",
-        "every corruption named, none loaded",
+        "every corruption is reported, none is loaded",
         corruptions.measure, short=200, full=2000,
     ),
     "payloads": Measurement(
@@ -88,24 +88,24 @@ CATALOGUE = {
         payloads.measure, short=99, full=99, alone=True,
     ),
     "records": Measurement(
-        "mutated `run.json`, `log.jsonl` and plans of sweeps (types, ranges, nesting, escape sequences)",
-        "a sentence or a row `damaged`, no other exception, no escape sequence printed",
+        "mutated `run.json`, `log.jsonl` and sweep plans (types, ranges, nesting, escape sequences)",
+        "an error message or a row `damaged`; no other exception, no escape sequence printed",
         records.measure, short=200, full=1000,
     ),
     "bad-configs": Measurement(
         "bad configs",
-        "refused in less than 2 s each, the field named, nothing written",
+        "refused in less than 2 s each; the error names the field; nothing written",
         bad_configs.measure, short=39, full=200, limit=2.0,
     ),
     "bad-values": Measurement(
         "NaN and ±inf in 0% to 100% of an objective's values",
-        "bad samples weigh 0, other rows bit-identical, all-bad rows named",
+        "bad samples get zero weight, other rows are bit-identical, rows without a finite value are named",
         bad_values.measure, short=41, full=1000,
     ),
     "fuzz": Measurement(
-        "random combinations of solver, distribution, bounds, noise, mode, dtype, NaN regions, penalties and "
-        "restarts",
-        "the same answer in every mode, batch equals loop, bounds hold, gradients finite, in float64 right",
+        "random combinations of solver, distribution, bounds, noise, backward mode, dtype, NaN regions, "
+        "penalties and restarts",
+        "same solution in every mode, batch equals loop, bounds hold, gradients finite, in float64 correct",
         fuzz.measure, short=60, full=20_000,
     ),
     "repeats": Measurement(
@@ -115,7 +115,7 @@ CATALOGUE = {
     ),
     "drift": Measurement(
         "the same on a GPU",
-        "the drift published",
+        "differences are published",
         drift.measure, short=0, full=99, cuda=True,
     ),
     "solves": Measurement(

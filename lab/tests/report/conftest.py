@@ -45,6 +45,7 @@ def sources(tmp_path_factory) -> Sources:
     about = {"task": "hopper-hop", "experiment": "agent", "controller": "full-cem-value", "total": 432.1}
     (results / "dmc" / "videos" / "hopper-hop.json").write_text(json.dumps(about), encoding="utf-8")
     made_up.write_cpu_benchmark(root / "benchmarks" / "results")
+    made_up.write_layers_benchmark(root / "benchmarks")
     made_up.write_gpu_benchmark(root / "lab" / "benchmarks" / "gpu" / "results")
     shutil.copytree(ROOT / "lab" / "docs", root / "lab" / "docs")
     write_quick(root / "quick")

@@ -73,18 +73,9 @@ def test_steps_once_a_run_and_only_with_what_can_be_saved(tmp_path):
             next(handle.steps(3, {}))
 
 
-def test_saving_by_hand(tmp_path):
+def test_a_run_that_has_saved_nothing_has_no_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
         load_checkpoint(tmp_path)
-    with Run(tmp_path, Config(), tensorboard=False) as handle:
-        assert handle.load() is None
-        handle.save(5, {"x": torch.ones(2)})
-        handle.log(5, x=1)
-    with Run(tmp_path, Config(), tensorboard=False) as handle:
-        checkpoint = handle.load()
-        assert (checkpoint.step, checkpoint.tree["x"].tolist()) == (5, [1, 1])
-        assert handle.load() is None
-        assert read_records(tmp_path / "log.jsonl") == []
 
 
 @pytest.mark.parametrize("name", ["run.json", "log.jsonl", "checkpoints", "tensorboard", ".lock"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from contextlib import closing
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
 from dcem_lab.suite.envs.dmc import make_env
 from dcem_lab.suite.trained import load
 from toy.killed import train_until_killed
+from toy.training import figures
 
 CPU = torch.device("cpu")
 WORDS = [
@@ -36,13 +36,6 @@ WORDS = [
 
 def train(folder: Path, *words: str) -> int:
     return cli.main(["train", *WORDS, f"run_dir={folder}", *words])
-
-
-def figures(folder: Path) -> list[dict[str, float]]:
-    """The log without what depends on the clock."""
-    timed = re.compile(r"seconds|env_steps_per_s|ms/.*|eval/seconds")
-    records = read_records(folder / "log.jsonl")
-    return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +163,21 @@ def test_two_hot_values_learn_too(tmp_path: Path) -> None:
     value = load(tmp_path).value
     assert value is not None
     assert value.settings["values"] == "two-hot"
+
+
+@pytest.mark.process
+def test_a_killed_run_with_imagined_targets_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    words, (whole, killed) = ["value.targets=imagined"], (tmp_path / "whole", tmp_path / "killed")
+    assert train(whole, *words) == exits.DONE
+    train_until_killed(Planet, 237, [*WORDS, *words, f"run_dir={killed}"], save_every=0.2)
+    assert 0 < load_checkpoint(killed).step < 237
+    assert train(killed, *words) == exits.DONE
+    assert figures(killed) == figures(whole)
+    ours, theirs = (
+        load_checkpoint(folder).tree["objects"]["agent"]["learners"]["value"] for folder in (killed, whole)
+    )
+    for weights in ("model", "average"):
+        assert all(map(torch.equal, ours[weights].values(), theirs[weights].values()))
 
 
 EMBED = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from dcem_lab.suite.online import SELECTION_SEED
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained, load
 from toy.killed import train_until_killed
+from toy.training import figures
 
 CPU = torch.device("cpu")
 SHORT = ["preset=tiny", "loop.env_steps=300", "loop.eval_every=150", "tensorboard=false"]
@@ -49,13 +49,6 @@ def trained(phase1: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("embed") / "run"
     assert train(phase1, folder) == exits.DONE
     return folder
-
-
-def figures(folder: Path) -> list[dict[str, float]]:
-    """The log without what depends on the clock."""
-    timed = re.compile(r"seconds|env_steps_per_s|ms/.*|eval/seconds")
-    records = read_records(folder / "log.jsonl")
-    return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]
 
 
 def weights(folder: Path, snapshot: str = "last") -> list[torch.Tensor]:
@@ -268,8 +261,8 @@ def test_chunks_that_no_episode_has_are_refused(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["from=no-such-run"], "from must be a run folder or the name of weights that ship"),
-        (["from="], "from must be a run folder or the name of weights that ship"),
+        (["from=no-such-run"], "from must be a run folder or the name of pretrained weights"),
+        (["from="], "from must be a run folder or the name of pretrained weights"),
         (["from=cheetah-run"], "keep_replay must be false: cheetah-run has no replay buffer"),
         (["from=cartpole-2"], "cartpole-2 must be a controller with an environment"),
         (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained, load
 from toy.environment import Plane
 from toy.killed import train_until_killed
+from toy.training import figures
 
 CPU = torch.device("cpu")
 WORDS = [
@@ -42,13 +42,6 @@ WORDS = [
 
 def train(folder: Path, *words: str) -> int:
     return cli.main(["train", *WORDS, f"run_dir={folder}", *words])
-
-
-def figures(folder: Path) -> list[dict[str, float]]:
-    """The log without what depends on the clock."""
-    timed = re.compile(r"seconds|env_steps_per_s|ms/.*|eval/seconds")
-    records = read_records(folder / "log.jsonl")
-    return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +141,7 @@ def test_a_run_goes_on_from_weights_alone(tmp_path: Path, plans: list[object]) -
         (["loop.n_envs=3"], "n_envs must be 2"),
         (["action_repeat=3"], "action_repeat must be 1"),
         (["length=300"], "length must be below the steps of some episode"),
-        (["from=nothing"], "from must be a run folder or the name of weights that ship"),
+        (["from=nothing"], "from must be a run folder or the name of pretrained weights"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_it_starts(

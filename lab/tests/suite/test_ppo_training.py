@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from dcem_lab.suite.online import FINETUNE_SELECTION_SEED, SELECTION_SEED
 from dcem_lab.suite.trained import load
 from toy.controlled import make_run
 from toy.killed import train_until_killed
+from toy.training import figures
 
 CPU = torch.device("cpu")
 
@@ -35,13 +35,6 @@ def words(source: Path, folder: Path, *more: str) -> list[str]:
 
 def train(source: Path, folder: Path, *more: str) -> int:
     return cli.main(["train", *words(source, folder, *more)])
-
-
-def figures(folder: Path) -> list[dict[str, float]]:
-    """The log without what depends on the clock."""
-    timed = re.compile(r"seconds|env_steps_per_s|ms/.*|eval/seconds")
-    records = read_records(folder / "log.jsonl")
-    return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +176,6 @@ def test_it_starts_from_the_best_or_the_last_weights(snapshot: str, bias: float,
 
 def test_a_source_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["train", "ppo", "preset=tiny", f"run_dir={tmp_path / 'run'}"]) == exits.USAGE
-    assert "name of weights that ship" in capsys.readouterr().err
+    assert "name of pretrained weights" in capsys.readouterr().err
     assert train(Path("no-such-thing"), tmp_path / "run") == exits.USAGE
     assert "no-such-thing" in capsys.readouterr().err

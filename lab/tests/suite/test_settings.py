@@ -15,7 +15,8 @@ SHORT = {
     "planet": [*LOOP, *STEPS, *LEARNING, *COLLECTING, "task", "action_repeat", "wrap_angles", "members"],
     "agent": [
         *LOOP, *STEPS, *LEARNING, *COLLECTING, "task", "action_repeat", "wrap_angles", "members", "critics",
-        "gamma", "reward_scale", "values", "bound", "early_share", "early_chunks", "smoothing",
+        "gamma", "reward_scale", "values", "bound", "early_share", "early_chunks", "smoothing", "targets",
+        "imagined_steps", "lam",
     ],
     "embed": [*LOOP, *STEPS, *LEARNING, *COLLECTING, "keep_model", "offline", "pessimism", "latent_dim",
               "states", "context", "start_share", "recent", "backward", "kept", "residual", "keep_value"],

@@ -82,7 +82,7 @@ def test_two_humps_are_failures_where_the_lower_one_fails(low, said):
     sentences = list(value_section.failures([found], [], {}))
     assert len(sentences) == said
     assert all("seed 3, either works or fails. Of 50 episodes, 20 around 101, 30" in one for one in sentences)
-    assert episode_rows([found])[0]["two humps"].startswith("20 around")
+    assert episode_rows([found])[0]["bimodal"].startswith("20 around")
 
 
 def test_every_run_is_a_row_with_its_failures():

@@ -1,7 +1,9 @@
 """The toy experiment trained in this process, to its end or to a signal, and its figures."""
 
 import os
+import re
 import signal
+from pathlib import Path
 
 from dcem_lab.runs import Run, read_records
 from toy.experiment import Config, run
@@ -27,9 +29,8 @@ def interrupted(folder, config: Config, step: int, *numbers: signal.Signals) -> 
         run(config, handle)
 
 
-def figures(folder) -> list[dict[str, float]]:
-    """The log without the seconds, which no two runs share."""
-    return [
-        {key: value for key, value in row.items() if key != "seconds"}
-        for row in read_records(folder / "log.jsonl")
-    ]
+def figures(folder: Path) -> list[dict[str, float]]:
+    """The log without what depends on the clock."""
+    timed = re.compile(r"seconds|env_steps_per_s|ms/.*|eval/seconds")
+    records = read_records(folder / "log.jsonl")
+    return [{name: x for name, x in record.items() if not timed.fullmatch(name)} for record in records]

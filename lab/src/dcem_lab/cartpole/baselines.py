@@ -1,11 +1,11 @@
-"""What the cartpole's latent spaces are compared with, on the same states.
+"""Baselines for the cartpole's latent spaces, on the same states.
 
     dcem train cartpole-baselines
 
 - Experts: CEM over all 20 actions. The paper's has N=100, k=10, T=30; the strong one N=1000, k=10, T=10.
 - PCA: the two principal directions of expert plans, searched on a grid.
 - Autoencoders of expert plans, whose latent space is searched like a learned one: the alternative that the
-  paper argues against, because they reproduce plans without asking what a plan costs.
+  paper argues against, because they reproduce plans regardless of their cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torch import Generator, Tensor, nn
 from dcem import DCEM, MPC, Decoder, Gaussian
 from dcem.systems.cartpole import Cartpole
 from dcem_lab.cartpole import train as cartpole
-from dcem_lab.cartpole.scores import CostOf, Score, planned_cost, scores, write_scores
+from dcem_lab.cartpole.scores import CostOf, Score, plan_scores, scores, write_scores
+from dcem_lab.cartpole.shipped import with_the_papers_search
 from dcem_lab.cartpole.train import HORIZON
 from dcem_lab.runs import Kept, Run, RunError
 from dcem_lab.runs.export import whole_log
@@ -97,14 +98,13 @@ def baselines(config: Config) -> Iterator[Callable[[], Iterator[Score]]]:
         return made[expert]
 
     for name in config.experts:
-        n_samples, _, n_iters, draws = EXPERTS[name]
-        cost_of, draws = planned_cost(expert_controller(name)), min(draws, config.draws)
-        yield partial(scores, name, cost_of, n_samples * n_iters, draws, config.states)
+        draws = min(EXPERTS[name][3], config.draws)
+        yield partial(plan_scores, name, expert_controller(name), draws, config.states)
     for name, teacher in (("pca-2", PAPER), ("pca-2-strong", STRONG)):
 
         def pca(name: str = name, teacher: str = teacher) -> Iterator[Score]:
             cost_of = grid_cost(PCA(plans(teacher), 2), config.grid)
-            # A grid knows no noise: draws differ in the fresh states alone.
+            # A grid search has no noise: draws differ only in the new states.
             return scores(name, cost_of, config.grid**2, min(2, config.draws), config.states)
 
         yield pca
@@ -113,18 +113,15 @@ def baselines(config: Config) -> Iterator[Callable[[], Iterator[Score]]]:
 
             def autoencoder(dim: int = dim, seed: int = seed) -> Iterator[Score]:
                 decoder = train_autoencoder(plans(STRONG), dim, seed, config)
-                search = cartpole.Config(compile=False, device="cpu")
-                count = search.n_samples * search.n_iters
                 for method, tau in (("cem", 0.0), ("dcem", 1.0)):
-                    cost_of = planned_cost(cartpole.controller(decoder, [tau], search))
-                    name = f"autoencoder-{dim}-{method}-seed{seed}"
-                    yield from scores(name, cost_of, count, min(2, config.draws), config.states)
+                    mpc, name = with_the_papers_search(decoder, tau), f"autoencoder-{dim}-{method}-seed{seed}"
+                    yield from plan_scores(name, mpc, min(2, config.draws), config.states)
 
             yield autoencoder
 
 
 def expert_controller(name: str) -> MPC:
-    """CEM over the whole action sequence, started as wide as the box."""
+    """CEM over the whole action sequence, with an initial spread as wide as the box."""
     n_samples, n_elite, n_iters, _ = EXPERTS[name]
     force = Cartpole().max_force
     distribution = Gaussian(sigma=force, estimator="likelihood")
@@ -207,7 +204,7 @@ def train_autoencoder(plans: Tensor, latent_dim: int, seed: int, config: Config)
 
 
 def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
-    """All scores, and what was logged on the way."""
+    """All scores, and the log."""
     if record["status"] != "finished":
         raise RunError(f"{folder} is {record['status']}; only a finished run has its scores")
     scores = {SCORES: regular_file(folder, SCORES).read_bytes()}

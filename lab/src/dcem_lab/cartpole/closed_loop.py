@@ -1,7 +1,7 @@
 """Cartpole controllers that replan after every step: from how many states do they swing up and stay up?
 
-The paper's decoders were trained on plans from first states alone. This asks for more than that, and shows
-what is lost, and what a decoder keeps that was trained on the states of its own closed loop.
+The paper's decoders were trained only on plans from initial states. Closed-loop control asks for more. The
+results show how much performance they lose, and how a decoder trained on its own closed loop compares.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dcem.control import Trajectory, closed_loop
 from dcem_lab.cartpole import shipped as cartpole_shipped
 from dcem_lab.cartpole.baselines import PAPER, STRONG, expert_controller
 from dcem_lab.cartpole.driving import STEPS, UPRIGHT, stays_up
+from dcem_lab.cartpole.scores import trajectories
 from dcem_lab.cartpole.train import validation_states
 from dcem_lab.runs.files import write_csv
 
@@ -24,13 +25,8 @@ CONTROLLERS = (STRONG, PAPER, "cartpole-2", "cartpole-8", "cartpole-16", "cartpo
 
 
 def drive(mpc: MPC, count: int = 100) -> Trajectory:
-    """The closed loop from the states that everything about the cartpole is compared on."""
+    """The closed loop from the states that all cartpole controllers are compared on."""
     return closed_loop(mpc, validation_states(count), STEPS, generator=Generator().manual_seed(1))
-
-
-def trajectories(mpc: MPC) -> int:
-    """How many are sampled for a plan."""
-    return int(mpc.solver.n_samples * mpc.solver.n_iters)
 
 
 def write(
@@ -55,9 +51,9 @@ def write_rows(path: Path, controllers: Mapping[str, MPC], count: int = 100) -> 
 
 
 def figures(driven: Trajectory) -> dict[str, str]:
-    """From how many states the pole gets up and stays up; how far the loop goes beyond first states; costs.
+    """From how many states the pole gets up and stays up; how far the loop leaves the initial states; costs.
 
-    Seen: the share of the states met that lie where first states do, which is all that a plain training sees.
+    Seen: the fraction of visited states within the range of initial states, which is all plain training sees.
     """
     x, v, cos, _, omega = driven.states[1:].unbind(-1)
     seen = (x.abs() <= 0.5) & (v.abs() <= 0.5) & (omega.abs() <= 1)

@@ -1,9 +1,10 @@
-"""The states that a controller's own closed loop meets: to train on, and to judge it by.
+"""The states that a controller visits in closed loop, for training and evaluation.
 
-First states lie within half a metre of the centre and are slow. A closed loop soon leaves them: on its way up
-the cart is far and fast, where a decoder that has seen first states alone plans badly, and one bad step leads
-to a state that is stranger still. So it drives while it learns, as DAgger's learner does: every plan of an
-update is one that its own loop asks for, and the first action leads to where the next update plans.
+Initial states are slow and within half a metre of the centre. A closed loop soon leaves this region: during
+the swing-up the cart is far away and fast. A decoder trained only on initial states plans badly there, and
+one bad step leads to a state even further from the training data. So, as in DAgger, the decoder is trained on
+the states it visits itself: each update plans from the current states of its closed loops, and the first
+actions lead to the states of the next update.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from dcem.systems.cartpole import Cartpole
 
 STEPS, HELD = 60, 20
 UPRIGHT = 0.95  # the least cosine: within 18 degrees
-RAIL = 3.0  # from the centre; a cart beyond begins anew, because what it costs would hide all others
-LOOP_SEED = 3_000_000  # of the states that choose a controller, other than those it is reported on
+RAIL = 3.0  # from the centre; a cart beyond is reset, because its cost would dominate all others
+LOOP_SEED = 3_000_000  # of the states for model selection, separate from those for reporting
 
 
 def stays_up(states: Tensor) -> Tensor:
-    """(T, *B, 5) -> (*B,): upright and near the centre, all through the last second."""
+    """(T, *B, 5) -> (*B,): upright and near the centre throughout the last second."""
     last = states[-HELD:]
     return ((last[..., 2] > UPRIGHT) & (last[..., 0].abs() < 1)).all(0)
 
 
 class Carts(nn.Module):
-    """Where the members of a training plan next: random states, or where their last plans led.
+    """The states that the members of a training plan from: random ones, or those their last plans led to.
 
     Args:
         members, count: S and B.
         latent_dim: d.
-        fresh: the share of random states; with 1, as in the paper, there are no others.
+        fresh: the fraction of random states; 1, as in the paper, for only these.
     """
 
     state: Tensor  # (S, B, 5)
-    latent: Tensor  # (S, B, d), the last answer, from which a closed loop goes on searching
+    latent: Tensor  # (S, B, d), the last solution, from which a closed loop warm-starts
 
     def __init__(self, members: int, count: int, latent_dim: int, fresh: float) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ class Carts(nn.Module):
         if self.fresh == 1:
             return new, torch.zeros_like(self.latent)
         begins = torch.rand(*shape, 1, generator=generator, device=device) < self.fresh
-        begins |= ~(self.state[..., :1].abs() <= RAIL)  # so that a state that is not finite begins anew
+        begins |= ~(self.state[..., :1].abs() <= RAIL)  # also resets a state that is not finite
         return torch.where(begins, new, self.state), self.latent.masked_fill(begins, 0.0)
 
     @torch.no_grad()
@@ -64,7 +65,7 @@ class Carts(nn.Module):
 
 
 class LoopValidation:
-    """The mean cost of a step (S,) of every member's closed loop: the same states and noise each time."""
+    """The mean cost per step (S,) of every member's closed loop, with the same states and noise each time."""
 
     def __init__(self, mpc: MPC, members: int, count: int, device: torch.device) -> None:
         random = Generator().manual_seed(LOOP_SEED)

@@ -1,8 +1,8 @@
-"""Films of controllers of the cartpole beside each other, from the same states.
+"""Videos of cartpole controllers next to each other, from the same states.
 
-Embedded DCEM beside CEM over the forces themselves: each plans one second, and the plan is carried out. A
-decoder that was trained for its closed loop replans after every step instead, and so do the paper's beside it
-and CEM.
+They show embedded DCEM next to CEM over the forces: each plans one second, and the plan is executed. If the
+decoder was trained for closed-loop control, all controllers, including the paper's and CEM, replan after
+every step.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from dcem.systems.cartpole import Cartpole
 from dcem_lab.cartpole import shipped as cartpole_shipped
 from dcem_lab.cartpole.baselines import STRONG, expert_controller
 from dcem_lab.cartpole.driving import STEPS
+from dcem_lab.cartpole.scores import trajectories
 
-HOLD = 8  # frames that the end stays on screen
+HOLD = 8  # frames for which the last one stays on screen
 PAPERS = "cartpole-8"  # the paper's way of training, the best of its latent dimensions
 
 
 class Side(NamedTuple):
-    """One part of the screen: what a controller does from the first states (B, 5)."""
+    """One panel: the rollout of a controller from initial states (B, 5)."""
 
     title: str
     states: Tensor  # (T + 1, B, 5)
@@ -39,9 +40,9 @@ class Side(NamedTuple):
 def film(
     what: str | Path, path: Path, seed: int = 0, starts: int = 4, fps: float = 10
 ) -> tuple[Path, list[Side]]:
-    """Write the film of a run or a name that `cartpole_shipped.find` takes, from random states.
+    """Write the video of a run or a name that `cartpole_shipped.find` takes, from random states.
 
-    An mp4; a gif where no encoder is installed. Returns where it is, and what it shows.
+    An mp4, or a gif if no encoder is installed. Returns its path, and what it shows.
     """
     embedded = cartpole_shipped.find(what)
     generator = Generator().manual_seed(seed)
@@ -56,7 +57,7 @@ def film(
 
 
 def hanging_states(count: int, generator: Generator) -> Tensor:
-    """First states (count, 5) from which there is something to see: the pole in the lower half."""
+    """Initial states (count, 5) with the pole in the lower half, so that there is something to see."""
     states = Cartpole.initial_states(100 * count, generator=generator)
     return states[states[:, 2] < 0][:count]
 
@@ -79,7 +80,7 @@ def replan(title: str, mpc: MPC, states: Tensor, generator: Generator) -> Side:
 
 
 def _side(title: str, mpc: MPC, states: Tensor, actions: Tensor, costs: Tensor) -> Side:
-    title = f"{title}\n{mpc.solver.n_samples * mpc.solver.n_iters:,} sampled trajectories"
+    title = f"{title}\n{trajectories(mpc):,} sampled trajectories"
     so_far = torch.cat([torch.zeros_like(costs[:1]), costs.cumsum(0)])
     return Side(title, states, actions.squeeze(-1), so_far)
 

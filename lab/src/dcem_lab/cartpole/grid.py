@@ -1,4 +1,4 @@
-"""The cartpole's ablation in one go: every latent dimension × τ × seed, trained side by side as one stack.
+"""The cartpole's ablation in one run: every latent dimension × τ × seed, trained in parallel as one stack.
 
     dcem train cartpole-grid                 # τ = 1 and 0.1: 18 decoders
     dcem train cartpole-grid taus=[0]        # τ = 0, which needs no gradient through the search
@@ -16,9 +16,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dcem import MPC
 from dcem_lab.cartpole import closed_loop
 from dcem_lab.cartpole import train as cartpole
-from dcem_lab.cartpole.scores import load_decoder, score_decoders, write_scores
+from dcem_lab.cartpole.scores import load_decoder, plan_scores, write_scores
 from dcem_lab.cartpole.shipped import with_the_papers_search
 from dcem_lab.cartpole.train import Member, Training
 from dcem_lab.runs import Kept, Run, read_record, read_records, require
@@ -63,7 +64,7 @@ def run(config: Config, run: Run) -> None:
 
 
 def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
-    """Of every member, as far as the run has come: the metrics of the log that are its own."""
+    """For every member, its own metrics from the log, up to the current step of the run."""
     log = read_records(folder / LOG)
     for member in members_of(record):
         prefix = f"{member.name}/"
@@ -79,23 +80,24 @@ def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
 
 
 def reevaluate(run_folder: Path | str, results: Path | str = "lab/results/cartpole", draws: int = 8) -> Path:
-    """Score a run's best decoders with noise and states that did not choose them; in reevaluation.csv."""
-    members = members_of(read_record(run_folder))
-    found = score_decoders(Path(run_folder) / "decoders", members, draws)
+    """Score a run's best decoders with noise and states not used to select them; in reevaluation.csv."""
+    best = best_controllers(run_folder)
+    found = (score for name, mpc in best.items() for score in plan_scores(name, mpc, draws))
     return write_scores(Path(results) / "reevaluation.csv", found)
 
 
 def drive(run_folder: Path | str, results: Path | str) -> Path:
-    """The closed loops of a run's best decoders, from the states they are compared on; in closed_loop.csv."""
-    decoders = {member: f"{member.name}-best" for member in members_of(read_record(run_folder))}
-    controllers = {
-        member.name: with_the_papers_search(load_decoder(name, Path(run_folder) / "decoders"), member.tau)
-        for member, name in decoders.items()
-    }
-    return closed_loop.write_rows(Path(results) / "closed_loop.csv", controllers)
+    """The closed loops of a run's best decoders, from the shared test states; in closed_loop.csv."""
+    return closed_loop.write_rows(Path(results) / "closed_loop.csv", best_controllers(run_folder))
+
+
+def best_controllers(run_folder: Path | str) -> dict[str, MPC]:
+    """Of every member of a run."""
+    folder, members = Path(run_folder) / "decoders", members_of(read_record(run_folder))
+    return {m.name: with_the_papers_search(load_decoder(f"{m.name}-best", folder), m.tau) for m in members}
 
 
 def members_of(record: dict[str, Any]) -> list[Member]:
-    """Who was trained in the run of this record."""
+    """The members that were trained in the run of this record."""
     settings = record["config"]
     return [Member(*one) for one in product(settings["latent_dims"], settings["taus"], settings["seeds"])]

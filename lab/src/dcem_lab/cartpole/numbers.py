@@ -1,4 +1,4 @@
-"""The cartpole study's numbers: results/cartpole as arrays, and the tables beside the paper's."""
+"""The cartpole study's numbers: results/cartpole as arrays, and the tables that compare with the paper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from dcem_lab.paper import CARTPOLE_EXPERT as PAPER_EXPERT
 from dcem_lab.paper import CARTPOLE_FACTORS as PAPER_FACTORS
 from dcem_lab.paper import CARTPOLE_PCA as PAPER_PCA
-from dcem_lab.report.sources import read_columns, read_json, read_rows, seeds_of
+from dcem_lab.report.sources import read_columns, read_json, read_rows, rows_if_any, seeds_of
 from dcem_lab.report.statistics import interval
 
 DIMS, TAUS = (2, 8, 16), (1.0, 0.1, 0.0)
@@ -24,9 +24,9 @@ class Variant:
 
     dim: int
     tau: float
-    states: np.ndarray  # (C,), initial states trained on by then
+    states: np.ndarray  # (C,), initial states trained on so far
     validation: np.ndarray  # (S, C)
-    best: np.ndarray  # (S, C), the lowest up to then
+    best: np.ndarray  # (S, C), the lowest so far
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Study:
     pictures: Path
 
     def again(self, variant: Variant, states: str) -> np.ndarray:
-        """Costs (S,) of the best decoders with noise that did not choose them."""
+        """Costs (S,) of the best decoders with noise not used to select them."""
         seeds = range(len(variant.best))
         return np.array([self.scores[f"{variant.name}-seed{seed}", states].mean() for seed in seeds])
 
@@ -89,10 +89,7 @@ def _read_variants(root: Path, prefix: str = "") -> dict[tuple[int, float], Vari
 
 
 def closed_loop(results: Path) -> list[dict[str, str]]:
-    """What replanning after every step does; nothing where that has not been run."""
-    path = results / "cartpole" / "closed_loop.csv"
-    if not path.exists():
-        return []
+    """The results of replanning after every step; empty if not run."""
     return [
         {
             "controller": row["controller"],
@@ -102,12 +99,12 @@ def closed_loop(results: Path) -> list[dict[str, str]]:
             "states like first states": f"{float(row['seen']):.0%}",
             "median cost per step": row["median_cost_a_step"],
         }
-        for row in read_rows(path)
+        for row in rows_if_any(results / "cartpole" / "closed_loop.csv")
     ]
 
 
 def closed_loop_trainings(results: Path) -> list[dict[str, str]]:
-    """What a training on the states of the closed loop needs: a row per variant, figures seed by seed."""
+    """Which components a training on closed-loop states needs: a row per variant, with numbers per seed."""
     rows = []
     for path in sorted((results / "cartpole").glob("closed-loop*/closed_loop.csv")):
         config = read_json(path.parent / "seed0" / "run.json")["config"]
@@ -128,7 +125,7 @@ def closed_loop_trainings(results: Path) -> list[dict[str, str]]:
 
 
 def smoothed(x: np.ndarray, curve: np.ndarray, parts: int = 42) -> tuple[np.ndarray, np.ndarray]:
-    """Means over stretches: single measurements are too noisy to see the trend."""
+    """Means over segments: single measurements are too noisy to see the trend."""
     size = max(1, len(x) // parts)
     whole = len(x) // size * size
     return x[:whole].reshape(-1, size).mean(-1), curve[:, :whole].reshape(len(curve), -1, size).mean(-1)
@@ -161,9 +158,9 @@ def read_samples(path: Path) -> dict[str, np.ndarray]:
 def factors(study: Study) -> list[dict[str, str]]:
     """Improvement factors, one row per latent dimension and temperature: the paper's, ours, and a verdict.
 
-    'ours' is the best validation cost over the paper's expert, as the paper has it; then the same decoders
-    with fresh noise, with fresh states too (over our run of the paper's expert there), and against the strong
-    expert, which samples ten times the trajectories.
+    'ours' is the best validation cost relative to the paper's expert, as in the paper. Then come the same
+    decoders with new noise, with new states too (relative to our run of the paper's expert there), and
+    relative to the strong expert, which samples ten times the trajectories.
     """
     rows = []
     for key, variant in study.variants.items():
@@ -189,7 +186,7 @@ def factors(study: Study) -> list[dict[str, str]]:
 
 
 def baselines(study: Study) -> list[dict[str, str]]:
-    """What everything else costs on the same states, and the trajectories sampled for a plan."""
+    """The costs of all other controllers on the same states, and the trajectories sampled per plan."""
     labels = {
         EXPERT: f"CEM, N=100, k=10, T=30 (the paper's expert: {PAPER_EXPERT})",
         STRONG: "CEM, N=1000, k=10, T=10 (the strong expert)",

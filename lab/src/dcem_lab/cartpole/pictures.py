@@ -1,11 +1,11 @@
-"""What the cartpole's pictures show, as CSVs: samples of a search, and cost surfaces of latent spaces.
+"""Data for the cartpole's figures, as CSVs: samples of a search, and cost surfaces of latent spaces.
 
-`write` needs the decoders of a run of each temperature; the report draws from the files alone.
+`write` needs the decoders of a run of each temperature; the report only needs the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from dcem_lab.cartpole.baselines import (
     grid_points,
 )
 from dcem_lab.cartpole.scores import load_decoder
-from dcem_lab.cartpole.train import HORIZON, Config, Member, controller, validation_states
+from dcem_lab.cartpole.shipped import with_the_papers_search
+from dcem_lab.cartpole.train import HORIZON, Member, validation_states
 from dcem_lab.runs.files import write_csv
 
 FOLDER = "pictures"
@@ -38,7 +39,7 @@ def write(
 ) -> Path:
     """Write pictures/{cem,dcem}_samples.csv and surface_<latent space>_<state>.csv; returns their folder.
 
-    run_folders: finished grids that hold latent dimension 2 at τ = 1, and whichever other temperatures.
+    run_folders: finished grids with latent dimension 2 at τ = 1, and optionally other temperatures.
     """
     folder = Path(results) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,9 +54,8 @@ def write(
     for name, decoder in decoders.items():
         for i, state in enumerate(states):
             write_surface(folder / f"surface_{name}_{i}.csv", surface(decoder, state))
-    settings = Config(compile=False, device="cpu")
     write_samples(folder / "cem_samples.csv", expert_controller(STRONG), states[0])
-    write_samples(folder / "dcem_samples.csv", controller(decoders["tau1"], [1.0], settings), states[0])
+    write_samples(folder / "dcem_samples.csv", with_the_papers_search(decoders["tau1"], 1.0), states[0])
     return folder
 
 
@@ -74,7 +74,7 @@ def surface(decoder: Any, state: Tensor) -> Tensor:
 def write_surface(path: Path, cost: Tensor) -> None:
     axis = torch.linspace(-1, 1, SIZE).tolist()
     rows = [[z, *row] for z, row in zip(axis, cost.tolist(), strict=True)]
-    _write_short(path, ["z1", *(f"{z:.4g}" for z in axis)], rows)
+    write_csv(path, ["z1", *(f"{z:.4g}" for z in axis)], rows, digits=5)
 
 
 def write_samples(path: Path, mpc: MPC, state: Tensor) -> None:
@@ -91,13 +91,9 @@ def write_samples(path: Path, mpc: MPC, state: Tensor) -> None:
         sampled = _sampled(record)
         for kind, x, u, cost in zip(kinds, shown.tolist(), actions.tolist(), costs.tolist(), strict=True):
             rows.append([record.iteration + 1, kind, cost, sampled, *(x if points else []), *u])
-    _write_short(path, [*columns, *points, *(f"u{t}" for t in range(mpc.horizon))], rows)
+    write_csv(path, [*columns, *points, *(f"u{t}" for t in range(mpc.horizon))], rows, digits=5)
 
 
 def _sampled(record: Record) -> int:
     """Trajectories sampled up to the end of this iteration."""
     return (record.iteration + 1) * record.samples.shape[-2]
-
-
-def _write_short(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    write_csv(path, columns, ([f"{v:.5g}" if isinstance(v, float) else v for v in row] for row in rows))

@@ -1,15 +1,14 @@
-"""What controllers of the cartpole cost, compared on the same states and over several draws of noise.
+"""Costs of cartpole controllers, compared on the same states and over several draws of noise.
 
-The best validation cost of a training is the lowest of many, all on the same states with the same noise: it
-flatters. A score draws noise that was never used to choose, on the validation states and on fresh ones.
+The best validation cost of a training is the lowest of many, all with the same states and noise, so it is
+biased. A score uses noise that was never used for selection, on the validation states and on new ones.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 import torch
 from torch import Generator, Tensor
@@ -17,10 +16,11 @@ from torch import Generator, Tensor
 from dcem import MPC, Decoder
 from dcem.systems.cartpole import Cartpole
 from dcem_lab import pretrained
-from dcem_lab.cartpole.train import Config, Member, controller, validation_states
+from dcem_lab.cartpole.train import validation_states
+from dcem_lab.report.sources import read_rows
 from dcem_lab.runs.files import write_csv
 
-FRESH_SEED = 1_000_000  # of the first fresh states, far from the seeds of trainings
+FRESH_SEED = 1_000_000  # of the first new states, far from the seeds of trainings
 NOISE_SEED = 2_000_000
 
 CostOf = Callable[[Tensor, Generator], Tensor]
@@ -28,10 +28,10 @@ CostOf = Callable[[Tensor, Generator], Tensor]
 
 
 class Score(NamedTuple):
-    """The mean cost of a controller over some states; `trajectories` are sampled for each of them."""
+    """The mean cost of a controller over some states; `trajectories` are sampled per plan."""
 
     controller: str
-    states: str  # 'validation': those that trainings choose by, or 'fresh'
+    states: str  # 'validation', used for model selection in training, or 'fresh'
     draw: int
     trajectories: int
     cost: float
@@ -39,9 +39,9 @@ class Score(NamedTuple):
 
 @torch.no_grad()
 def scores(name: str, cost_of: CostOf, trajectories: int, draws: int, count: int = 100) -> Iterator[Score]:
-    """Scores on `count` validation states and on as many fresh ones, each with `draws` draws of noise.
+    """Scores on `count` validation states and on as many new ones, each with `draws` draws of noise.
 
-    Draw i has the same fresh states for every controller.
+    Draw i has the same new states for every controller.
     """
     for kind in ("validation", "fresh"):
         for i in range(draws):
@@ -52,35 +52,32 @@ def scores(name: str, cost_of: CostOf, trajectories: int, draws: int, count: int
             yield Score(name, kind, i, trajectories, cost.mean().item())
 
 
-def planned_cost(mpc: MPC) -> CostOf:
-    """What the plans of a controller cost."""
+def plan_scores(name: str, mpc: MPC, draws: int, count: int = 100) -> Iterator[Score]:
+    """Scores of what a controller plans."""
 
     def cost_of(states: Tensor, generator: Generator) -> Tensor:
         cost = mpc(states, generator=generator).cost
         assert cost is not None
         return cost
 
-    return cost_of
+    return scores(name, cost_of, trajectories(mpc), draws, count)
+
+
+def trajectories(mpc: MPC) -> int:
+    """The number of trajectories sampled per plan."""
+    return int(mpc.solver.n_samples * mpc.solver.n_iters)
 
 
 def load_decoder(name: str, folder: Path | str = pretrained.FOLDER) -> Decoder:
-    """A decoder saved under a name; 'cartpole-2', 'cartpole-8' and 'cartpole-16' ship."""
+    """A decoder saved under a name; 'cartpole-2', 'cartpole-8' and 'cartpole-16' are included."""
     settings, weights = pretrained.load(name, folder)
     decoder = Decoder(**settings)
     decoder.load_state_dict(weights)
     return decoder
 
 
-def score_decoders(folder: Path | str, members: Sequence[Member], draws: int = 8) -> Iterator[Score]:
-    """Scores of the best decoders of trainings, from the folder `decoders` of a run."""
-    config = Config(compile=False, device="cpu")
-    for member in members:
-        mpc = controller(load_decoder(f"{member.name}-best", folder), [member.tau], config)
-        yield from scores(member.name, planned_cost(mpc), config.n_samples * config.n_iters, draws)
-
-
 def write_scores(path: Path | str, rows: Iterable[Score]) -> Path:
-    """A CSV with a line a score, sorted, in place of the lines it had for the same controllers."""
+    """A CSV with one line per score, sorted, replacing earlier lines of the same controllers."""
     path, new = Path(path), list(rows)
     names = {row.controller for row in new}
     kept = [row for row in read_scores(path) if row.controller not in names] if path.exists() else []
@@ -89,14 +86,5 @@ def write_scores(path: Path | str, rows: Iterable[Score]) -> Path:
 
 
 def read_scores(path: Path | str) -> list[Score]:
-    rows = csv.DictReader(Path(path).read_text(encoding="utf-8").splitlines())
-    return [
-        Score(
-            row["controller"],
-            row["states"],
-            int(row["draw"]),
-            int(row["trajectories"]),
-            float(row["cost"]),
-        )
-        for row in rows
-    ]
+    kinds = get_type_hints(Score)
+    return [Score(*(kind(row[name]) for name, kind in kinds.items())) for row in read_rows(Path(path))]

@@ -39,7 +39,7 @@ _FILMS = {
     "closed-loop": "Replanned after every step: a decoder trained on the states of its own closed loop "
     "(left), one trained as in the paper (middle), CEM over all 20 forces (right).",
 }
-HEIGHT_SHOWN = 45.0  # costs reach far up where the cart runs away; of interest is what lies near the bottom
+HEIGHT_SHOWN = 45.0  # costs are very high where the cart runs away; the low ones are of interest
 _FORCE, _BOX, _COSTS = Scale(-105, 105), Scale(-1, 1), Scale(-12, 8)
 
 
@@ -108,7 +108,7 @@ def _records(root: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(root.glob("d*-tau*/seed0/run.json")):
         record = read_json(path)
-        # Members of one grid share a run; one line tells of all.
+        # Members of one grid share a run: one line describes all.
         key = f"{record.get('command')} {record.get('started')}"
         found.setdefault(key, {**record, "names": []})["names"].append(path.parts[-3])
     largest_first = sorted(found.values(), key=lambda record: -len(record["names"]))
@@ -234,7 +234,7 @@ def _convergence(study: Study) -> Markup:
 
 
 def _surfaces(study: Study) -> Iterator[dict[str, Any]]:
-    """C(z) of every latent space from the same states, on one scale for a state."""
+    """C(z) of every latent space from the same states, with one scale per state."""
     spaces = [name for name in _SPACES if (study.pictures / f"surface_{name}_0.csv").exists()]
     for i in range(len(list(study.pictures.glob("surface_tau1_*.csv")))):
         surfaces = {name: read_surface(study.pictures / f"surface_{name}_{i}.csv") for name in spaces}
@@ -258,7 +258,7 @@ def _shaded(cost: np.ndarray, low: float) -> str:
 
 
 def _opening(study: Study, data: dict[str, Any]) -> Markup:
-    """The search in the latent space beside the one over all forces, and a slider over iterations."""
+    """The search in the latent space next to the one over all forces, with a slider over iterations."""
     steps, forces = place(Scale(0, 19), _FORCE)
     z1, z2 = place(_BOX, _BOX)
     _, _, cost = read_surface(study.pictures / "surface_tau1_0.csv")
@@ -266,8 +266,8 @@ def _opening(study: Study, data: dict[str, Any]) -> Markup:
     found = {method: f"{end['cost']:.2f} after {end['sampled']:,}" for method, end in last.items()}
     return render(
         "cartpole/opening.html",
-        sentence="A map from two numbers to plans of 20 forces is learned through the search: from one state "
-        f"it ends at a cost of {found['dcem']} sampled trajectories, CEM over all forces at {found['cem']}.",
+        sentence="A decoder from two latent numbers to plans of 20 forces is learned through the search: "
+        f"DCEM reaches a cost of {found['dcem']} trajectories, CEM over all forces {found['cem']}.",
         iterations=len(data["dcem"]),
         steps=steps,
         forces=forces,

@@ -1,4 +1,4 @@
-"""The cartpole controllers that ship, by name: the best of each latent dimension, and one that drives."""
+"""The pretrained cartpole controllers by name: the best per latent dimension, and one for closed loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.record import RECORD
 
 EXPERIMENTS = ("cartpole", "cartpole-grid")
-"""Whose runs have decoders that `ship` takes."""
+"""Experiments whose runs have decoders for `ship`."""
 
 
 def load(name: str, folder: Path | str = FOLDER) -> MPC:
@@ -36,12 +36,12 @@ def load(name: str, folder: Path | str = FOLDER) -> MPC:
 
 
 def with_the_papers_search(decoder: Decoder, tau: float) -> MPC:
-    """Embedded control: DCEM with N=100, k=10, T=10, also where the updates of a training searched less."""
+    """Embedded control: DCEM with N=100, k=10, T=10, even if training used a smaller search."""
     return cartpole.controller(decoder, [tau], cartpole.Config(compile=False, device="cpu"))
 
 
 def drives(run_or_name: Path | str) -> bool:
-    """Was this run, or what ships under this name, trained on the states that its closed loop meets?"""
+    """Was this run, or the pretrained controller of this name, trained on the states of its closed loop?"""
     if (Path(run_or_name) / RECORD).exists():
         training = read_record(run_or_name)["config"]
     else:
@@ -50,7 +50,7 @@ def drives(run_or_name: Path | str) -> bool:
 
 
 def is_one(run_or_name: Path | str) -> bool:
-    """Does this name a cartpole controller that ships, or a run of `dcem train cartpole`?"""
+    """Is this the name of a pretrained cartpole controller, or a run of `dcem train cartpole`?"""
     if (Path(run_or_name) / RECORD).exists():
         return bool(read_record(run_or_name)["experiment"] == "cartpole")
     name = str(run_or_name)
@@ -58,7 +58,7 @@ def is_one(run_or_name: Path | str) -> bool:
 
 
 def find(run_or_name: Path | str) -> MPC:
-    """The best controller of a run, or one that ships; 'cartpole' alone is 'cartpole-8'."""
+    """The best controller of a run, or a pretrained one; 'cartpole' means 'cartpole-8'."""
     folder = Path(run_or_name)
     if not (folder / RECORD).exists():
         return load("cartpole-8" if str(run_or_name) == "cartpole" else str(run_or_name))
@@ -74,10 +74,10 @@ def find(run_or_name: Path | str) -> MPC:
 def ship(
     run_folder: Path | str, name: str = "cartpole", tau: float | None = None, folder: Path | str = FOLDER
 ) -> list[Path]:
-    """Keep the best decoder of a run under a name; returns the files.
+    """Save the best decoder of a run under a name; returns the files.
 
-    Of a finished grid it is, for each latent dimension d, the one with the best validation cost at τ, which
-    is 1 unless given, under the name with -d behind it if there are several dimensions.
+    For a finished grid, these are the decoders with the best validation cost at τ (1 unless given) for each
+    latent dimension d. If there are several dimensions, -d is appended to the name.
     """
     config, last = read_record(run_folder)["config"], read_records(Path(run_folder) / LOG)[-1]
     grid = "taus" in config

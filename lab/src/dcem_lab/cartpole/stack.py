@@ -1,4 +1,4 @@
-"""Many decoders trained side by side: one batched product in place of many small ones."""
+"""Many decoders trained in parallel: one batched product instead of many small ones."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from dcem.control.decoder import ACTIVATIONS
 class DecoderStack(nn.Module):
     """S decoders that share all but their weights and latent dimension; `MPC` takes it like one decoder.
 
-    Row s of z goes through decoder s, and row s of the state where decoders are conditioned on it. Where a
-    decoder's latent space is smaller than the largest, it ignores the numbers beyond, and no gradient reaches
-    them.
+    Row s of z goes through decoder s, and so does row s of the state if decoders are conditioned on it. If a
+    decoder's latent space is smaller than the largest, it ignores the remaining numbers, and they get no
+    gradient.
 
     >>> stack = DecoderStack([Decoder(d, horizon=20, action_dim=1) for d in (2, 8)])
     >>> stack(torch.zeros(2, 5, 8)).shape
@@ -56,11 +56,8 @@ class DecoderStack(nn.Module):
             for row in zip(*layers, strict=True)
         )
 
-    def __len__(self) -> int:
-        return len(self.settings)
-
     def forward(self, z: Tensor, state: Tensor | None = None) -> Tensor:
-        """z (S, ..., d) -> actions (S, ..., H, m); with states (S, ..., s) where they are looked at."""
+        """z (S, ..., d) -> actions (S, ..., H, m); with states (S, ..., s) if conditioned on them."""
         if self.state_dim:
             if state is None:
                 raise ValueError(
@@ -88,5 +85,5 @@ class DecoderStack(nn.Module):
 
 
 def _padded(weight: Tensor, used: int, rows: int) -> Tensor:
-    """Zeros after the first `used` rows of a weight (in, out), so that these and the zeros are `rows`."""
+    """The first `used` rows of a weight (in, out), padded with zeros to `rows` rows."""
     return torch.cat([weight[:used], weight.new_zeros(rows - used, weight.shape[1]), weight[used:]])

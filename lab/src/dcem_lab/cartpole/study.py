@@ -1,4 +1,4 @@
-"""What follows the cartpole's trainings: everything that its report needs, measured once and kept."""
+"""Evaluations after the cartpole's trainings: everything its report needs, measured once and stored."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dcem_lab.cartpole import pictures as cartpole_pictures
 from dcem_lab.cartpole import shipped as cartpole_shipped
 from dcem_lab.cartpole.baselines import EXPERTS, PAPER, STRONG, expert_controller
 from dcem_lab.cartpole.film import film
-from dcem_lab.cartpole.scores import Score, planned_cost, read_scores, scores, write_scores
+from dcem_lab.cartpole.scores import Score, plan_scores, read_scores, write_scores
 from dcem_lab.runs import read_record
 
 SHIPPED = ("cartpole-2", "cartpole-8", "cartpole-16")
 
 
 def complete(run_folders: Sequence[Path], results: Path) -> None:
-    """Scores, pictures, closed loop and film of finished grids, in results/cartpole; what is there stays."""
+    """Scores, figure data, closed loop and video of finished grids, in results/cartpole, unless present."""
     root = results / "cartpole"
     for folder in run_folders:
         members = {member.name for member in cartpole_grid.members_of(read_record(folder))}
@@ -32,12 +32,11 @@ def complete(run_folders: Sequence[Path], results: Path) -> None:
 
 
 def score_shipped(path: Path, draws: int = 1) -> Path:
-    """The controllers that ship and two experts, scored on the validation states and on fresh ones."""
+    """The pretrained controllers and two experts, scored on the validation states and on new ones."""
     rows: list[Score] = []
     for name in (PAPER, STRONG, *SHIPPED):
-        expert = name in EXPERTS
-        mpc = expert_controller(name) if expert else cartpole_shipped.load(name)
-        rows += scores(name, planned_cost(mpc), mpc.solver.n_samples * mpc.solver.n_iters, draws)
+        mpc = expert_controller(name) if name in EXPERTS else cartpole_shipped.load(name)
+        rows += plan_scores(name, mpc, draws)
     return write_scores(path, rows)
 
 

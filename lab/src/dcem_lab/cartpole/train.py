@@ -7,7 +7,7 @@
 
     dcem train cartpole preset=closed-loop
 
-trains on the states that the decoder's own closed loop meets, and validates it there.
+trains and validates on the states that the decoder visits in closed loop.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ VALIDATION_SEED = 0
 class Training(Settings):
     """Everything that the members of an ablation share; the defaults are the paper's.
 
-    updates: in all.
-    states_per_update: states in an update.
-    fresh: share of them that are random initial ones; the others are where the last plans led by one step.
-    conditioned: the decoder sees the state as well.
+    updates: total number of updates.
+    states_per_update: states per update.
+    fresh: fraction of the states that are random initial states; the others follow from the previous plans by
+        one step.
+    conditioned: condition the decoder on the state.
     lr: learning rate of Adam.
-    max_grad_norm: the most that a gradient's norm may be.
-    validate_every: updates between validations, which have the same states and noise each time. Plans from
-        there are validated, or, where fresh < 1, the closed loop.
-    validation_states: initial states in a validation.
+    max_grad_norm: maximum norm of the gradients.
+    validate_every: updates between validations, which use the same states and noise each time. They evaluate
+        single plans or, if fresh < 1, the closed loop.
+    validation_states: initial states per validation.
     patience: validations without progress before the learning rate is halved.
-    n_samples, n_elite, n_iters: of DCEM in the latent space.
-    sigma: first standard deviation of DCEM.
+    n_samples, n_elite, n_iters: setting of DCEM in the latent space.
+    sigma: initial standard deviation of DCEM.
     hidden: widths of the decoder.
-    compile: fuse the objective with torch.compile, about a minute to start, then several times faster.
-    device: auto takes CUDA where there is a device.
+    compile: compile the objective with torch.compile: about a minute to start, then several times faster.
+    device: auto uses CUDA if available.
     """
 
     updates: int = setting(100_000, least=1)
@@ -87,8 +88,8 @@ class Config(Training):
     """One decoder; the defaults are the paper's.
 
     latent_dim: size of the latent space.
-    tau: temperature of DCEM, 0 for vanilla CEM.
-    seed: of its first weights and of the random states.
+    tau: temperature of DCEM; 0 for plain CEM.
+    seed: seed of the initial weights and the random states.
     """
 
     latent_dim: int = setting(2, least=1)
@@ -165,7 +166,7 @@ def train(members: Sequence[Member], config: Training, run: Run) -> None:
         cost = plan.cost.mean(-1)  # (S,): rows are independent of each other
         gradients = torch.autograd.grad(cost.sum(), parameters)
         norm = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
-        finite = norm.isfinite()  # one exploded gradient must not end a member
+        finite = norm.isfinite()  # one exploded gradient must not ruin a member
         optimizer.step([torch.where(finite.view(-1, 1, 1), g, 0.0) for g in gradients])
         totals.add_(torch.stack([cost.detach(), torch.where(finite, norm, 0.0)]))
         carts.drive(states, plan)
@@ -204,7 +205,7 @@ def train(members: Sequence[Member], config: Training, run: Run) -> None:
 
 
 def new_decoder(member: Member, config: Training) -> Decoder:
-    """A decoder as the paper starts it, the same for the same seed."""
+    """A decoder with the paper's initialisation, determined by the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(member.seed)
         force = Cartpole().max_force
@@ -261,7 +262,7 @@ class Validation:
 
 
 def validation_states(count: int = 100) -> Tensor:
-    """The fixed initial states (count, 5) on which everything about the cartpole is compared."""
+    """The fixed initial states (count, 5) on which all cartpole controllers are compared."""
     return Cartpole.initial_states(count, generator=torch.Generator().manual_seed(VALIDATION_SEED))
 
 
@@ -293,7 +294,7 @@ def _log(run: Run, step: int, members: Sequence[Member], columns: dict[str, Tens
 
 
 class _InPlace:
-    """A tensor that a captured graph writes to: restored without moving it."""
+    """A tensor that a captured graph writes to: restored in place."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor

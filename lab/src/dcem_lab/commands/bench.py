@@ -47,13 +47,13 @@ def _script(name: Path) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "bench",
-        "Measure speed, memory and correctness side by side with peers. The first run installs every peer\n"
-        "into an environment of its own in the checkout (about 1.2 GB each). benchmarks/README.md says how\n"
-        "to read the tables. All other options go to the benchmark itself; --help lists them below.",
+        "Measure speed, memory and correctness compared with other packages. The first run installs each\n"
+        "package into a separate environment in the checkout (about 1.2 GB each). benchmarks/README.md\n"
+        "explains the tables. All other options are passed to the benchmark; --help lists them below.",
         _EXAMPLES,
         usage="dcem bench [--gpu] [options of the benchmark]",
         add_help=False,
     )
-    parser.add_argument("--gpu", action="store_true", help="the benchmark of a CUDA device instead")
-    parser.add_argument("-h", "--help", action="store_true", help="also of the benchmark's options")
+    parser.add_argument("--gpu", action="store_true", help="run the GPU benchmark instead")
+    parser.add_argument("-h", "--help", action="store_true", help="also show the benchmark's options")
     return parser

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError, missing
+from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError, blamed_on_usage, missing
 from dcem_lab.commands.parser import Parser, not_negative, positive
 from dcem_lab.runs.progress import Progress
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
   dcem eval runs/planet/best/seed0                        100 episodes of the best weights
-  dcem eval cheetah-run --episodes 1                      weights that ship with the package
-  dcem eval cheetah-run --samples 100 --elites 10         plan less, to see it on a small machine
-  dcem eval RUN --table results/dmc/evaluations.csv       also for the report's comparison
-  dcem eval cartpole-closed-loop                          replans after every step: does the pole stay up?
-  dcem eval --table results/dmc/evaluations.csv --merge other.csv --rename latent-dcem latent-dcem-T5
+  dcem eval cheetah-run --episodes 1                      pretrained weights
+  dcem eval cheetah-run --samples 100 --elites 10         fewer samples, for a small machine
+  dcem eval RUN --table lab/results/dmc/evaluations.csv   also for the comparison in the report
+  dcem eval cartpole-closed-loop                          does the pole stay up when replanning?
+  dcem eval --table lab/results/dmc/evaluations.csv --merge other.csv --rename latent-dcem latent-dcem-T5
 """
 
 
@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     if given.merge or given.rename:
         return _edit_table(given)
     if given.what is None:
-        raise UsageError("name a run folder, or weights that ship")
-    # Under the name that it has by itself it would take the place of the run's own episodes.
+        raise UsageError("name a run folder or pretrained weights")
+    # Under its default name it would replace the run's own episodes.
     if given.table and not given.controller and (_changes(given) or given.snapshot != "best"):
         raise UsageError(
             "--table needs a name for a controller whose planner or snapshot is changed: "
@@ -82,13 +82,11 @@ def _edit_table(given: argparse.Namespace) -> int:
         raise UsageError(f"--merge and --rename need --table, and nothing else{said}")
     from dcem_lab.suite.results import merge, rename
 
-    try:
+    with blamed_on_usage(OSError, ValueError):
         for other in given.merge or ():
             merge(given.table, other)
         for old, new in given.rename or ():
             rename(given.table, old, new)
-    except (OSError, ValueError) as error:
-        raise UsageError(str(error)) from error
     print(given.table)
     return DONE
 
@@ -136,18 +134,17 @@ def _stopped(given: argparse.Namespace, path: Path, episodes: list[Episode]) -> 
 
 
 def _drive_cartpole(given: argparse.Namespace) -> int:
-    """Replan after every step, from the states that everything about the cartpole is compared on."""
+    """Replan after every step, from the states that all cartpole controllers are compared on."""
     check_cartpole_options(_parser(), given, {"--episodes", "--csv"})
-    from dcem_lab.cartpole.closed_loop import drive, trajectories
+    from dcem_lab.cartpole.closed_loop import drive
     from dcem_lab.cartpole.driving import stays_up
+    from dcem_lab.cartpole.scores import trajectories
     from dcem_lab.cartpole.shipped import find
     from dcem_lab.pretrained import PretrainedError
     from dcem_lab.runs.files import write_csv
 
-    try:
+    with blamed_on_usage(PretrainedError):
         mpc = find(given.what)
-    except PretrainedError as error:
-        raise UsageError(str(error)) from error
     driven = drive(mpc, given.episodes)
     up, costs = stays_up(driven.states), driven.costs.mean(0)
     path = given.csv or default_path(given.what, "evaluation.csv")
@@ -194,15 +191,13 @@ def load_trained(given: argparse.Namespace) -> Trained:
 
     if given.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device must be cpu here: there is no CUDA device")
-    try:
+    with blamed_on_usage(ValueError, PretrainedError, CheckpointError, RunError):
         return load(given.what, choose_device(given.device), given.snapshot, **_changes(given))
-    except (ValueError, PretrainedError, CheckpointError, RunError) as error:
-        raise UsageError(str(error)) from error
 
 
 def _changes(given: argparse.Namespace) -> dict[str, Any]:
     """What the options change about the planner."""
-    names = ("samples", "elites", "iterations", "horizon", "tau", "full_space")
+    names = ("samples", "elites", "iterations", "horizon", "tau", "dtype", "full_space")
     return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
 
 
@@ -214,21 +209,30 @@ def default_path(run_or_name: str, file: str) -> Path:
 
 def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """What `dcem eval` and `dcem play` both take; the first may be `optional`."""
-    text = "a run folder, or the name of weights that ship"
+    text = "a run folder, or the name of pretrained weights"
     parser.add_argument("what", metavar="RUN_OR_NAME", help=text, nargs="?" if optional else None)
     parser.add_argument(
-        "--seed", type=not_negative, default=3_000_000, metavar="K", help="of the first episode (%(default)s)"
+        "--seed",
+        type=not_negative,
+        default=3_000_000,
+        metavar="K",
+        help="seed of the first episode (%(default)s)",
     )
     for name, text in (
-        ("--samples", "N, candidates in an iteration of the planner"),
-        ("--elites", "k, how many of them the next iteration starts from"),
-        ("--iterations", "T, iterations of the planner; 0 for the policy alone, where there is one"),
-        ("--horizon", "H, actions that it looks ahead; a decoder has its own"),
+        ("--samples", "N, samples per iteration of the planner"),
+        ("--elites", "k, elites per iteration"),
+        ("--iterations", "T, iterations of the planner; 0 to play the policy alone, if there is one"),
+        ("--horizon", "H, planning horizon in actions; a decoder has its own"),
     ):
         kind = not_negative if name == "--iterations" else positive
         parser.add_argument(name, type=kind, metavar=text[0], help=text)
     parser.add_argument(
         "--tau", type=float, metavar="TAU", help="temperature of the planner's soft top-k; 0 for the hard one"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "float16", "bfloat16"],
+        help="what the model imagines in; on the CPU float32, or bfloat16 where it has that",
     )
     parser.add_argument(
         "--full-space",
@@ -240,51 +244,59 @@ def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) 
         "--snapshot",
         choices=["best", "last"],
         default="best",
-        help="weights of a run: those best at an evaluation, or the last (%(default)s)",
+        help="which weights of a run: best in evaluations, or last (%(default)s)",
     )
     parser.add_argument(
         "--device",
         choices=["auto", "cpu", "cuda"],
         default="auto",
-        help="where to plan; auto is cuda where there is one (%(default)s)",
+        help="device for planning; auto uses cuda if available (%(default)s)",
     )
 
 
 def _parser() -> Parser:
     parser = Parser(
         "eval",
-        "Play episodes with a trained controller, without exploration noise. Mean, median, quartiles and\n"
-        "the interquartile mean with a 95% interval go to stdout, every episode to a CSV. The settings of\n"
-        "the planner are those of the run unless an option changes them.",
+        "Evaluate a trained controller without exploration noise. Prints mean, median, quartiles and the\n"
+        "interquartile mean with a 95% interval, and writes every episode to a CSV. The planner settings\n"
+        "are those of the run unless an option changes them.",
         _EXAMPLES,
     )
     add_common_options(parser, optional=True)
-    parser.add_argument("--episodes", type=positive, default=100, metavar="E", help="how many (%(default)s)")
-    parser.add_argument("--at-once", type=positive, metavar="E", help="episodes played side by side (all)")
     parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="where every episode is written (evaluation.csv of the run)"
+        "--episodes", type=positive, default=100, metavar="E", help="number of episodes (%(default)s)"
+    )
+    parser.add_argument("--at-once", type=positive, metavar="E", help="episodes played in parallel (all)")
+    parser.add_argument(
+        "--csv",
+        type=Path,
+        metavar="FILE",
+        help="CSV file for all episodes (evaluation.csv in the run folder)",
     )
     parser.add_argument(
-        "--table", type=Path, metavar="FILE", help="a table of several controllers to write them into, too"
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="also add the episodes to this table of several controllers",
     )
     parser.add_argument(
         "--controller",
         metavar="NAME",
-        help="its name there (full-cem or latent-dcem, with -ppo behind it where fine-tuned)",
+        help="name of the controller in the table (full-cem or latent-dcem, plus -ppo if fine-tuned)",
     )
-    parser.add_argument("--run", metavar="NAME", help="the run's name there (the last two folders')")
+    parser.add_argument("--run", metavar="NAME", help="name of the run in the table (its last two folders)")
     parser.add_argument(
         "--merge",
         type=Path,
         metavar="OTHER",
         action="append",
-        help="only put another table's rows into --table, in place of those of the same controllers and runs",
+        help="only merge another table into --table, replacing rows of the same controller and run",
     )
     parser.add_argument(
         "--rename",
         nargs=2,
         metavar=("OLD", "NEW"),
         action="append",
-        help="only give a controller of --table another name, after merging",
+        help="only rename a controller of --table, after merging",
     )
     return parser

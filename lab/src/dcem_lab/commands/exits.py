@@ -1,6 +1,8 @@
 """How commands end: exit codes, and the error that means wrong usage."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, os.EX_TEMPFAIL
 
@@ -15,6 +17,15 @@ exit codes:
 
 class UsageError(ValueError):
     """The command line asks for something that is not allowed; the message is one sentence for the user."""
+
+
+@contextmanager
+def blamed_on_usage(*kinds: type[Exception]) -> Iterator[None]:
+    """Inside, errors of these kinds come from what the command line asks for: they become UsageError."""
+    try:
+        yield
+    except kinds as error:
+        raise UsageError(str(error)) from error
 
 
 def missing(error: ModuleNotFoundError, extras: str = "") -> UsageError:

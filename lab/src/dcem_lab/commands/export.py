@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dcem_lab.commands.exits import DONE, UsageError
+from dcem_lab.commands.exits import DONE, blamed_on_usage
 from dcem_lab.commands.parser import Parser
 
 if TYPE_CHECKING:
@@ -34,14 +34,12 @@ def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
     from dcem_lab.runs import RunError, read_record
     from dcem_lab.runs.export import export_run
 
-    try:
+    with blamed_on_usage(RunError, ValueError):
         experiment = read_record(run).get("experiment")
         if experiment not in EXPERIMENTS and "." not in str(experiment):
             known = ", ".join(EXPERIMENTS)
             raise ValueError(f"experiment must be one of {known}, or a module's path, got {experiment!r}")
         return export_run(run, results, name, _keeper(str(experiment)))
-    except (RunError, ValueError) as error:
-        raise UsageError(str(error)) from error
 
 
 def _keeper(experiment: str) -> Keep:
@@ -70,14 +68,15 @@ def _keeper(experiment: str) -> Keep:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "export",
-        "Keep the training curve and the record of a run under results/<experiment>/<variant>/seed<k>.",
+        "Copy the training curve and record of a run to lab/results/<experiment>/<variant>/seed<k>.",
         _EXAMPLES,
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="a run folder")
     parser.add_argument(
-        "--name", help="of the variant: task, then what is special about it (what the run's settings change)"
+        "--name",
+        help="name of the variant: the task, then what is special about it (default: the changed settings)",
     )
     parser.add_argument(
-        "--results", type=Path, default=Path("lab/results"), metavar="DIR", help="where to (%(default)s)"
+        "--results", type=Path, default=Path("lab/results"), metavar="DIR", help="destination (%(default)s)"
     )
     return parser

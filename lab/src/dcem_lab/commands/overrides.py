@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from dcem_lab.commands.exits import UsageError
+from dcem_lab.commands.exits import UsageError, blamed_on_usage
 from dcem_lab.commands.parser import near_settings
 from dcem_lab.commands.values import listed, read, type_text
 from dcem_lab.runs.config import changed, check_numbers, meant_by, require
@@ -82,11 +82,9 @@ def _value(key: str, text: str, kind: Any) -> Any:
 
 
 def _checked(base: Any, changes: Mapping[str, Any]) -> Any:
-    try:
+    with blamed_on_usage(ValueError, TypeError):
         config = changed(base, changes)
         check_numbers(config)
         seed = getattr(config, "seed", 0)
         require(0 <= seed <= MAX_SEED, "seed", seed, f"from 0 to {MAX_SEED}")
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
-    return config
+        return config

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from dcem_lab.commands.exits import EXIT_CODES, USAGE
@@ -80,24 +81,15 @@ def near_settings(name: str, known: Sequence[str]) -> list[str]:
     def likeness(key: str) -> float:
         whole = difflib.SequenceMatcher(None, name, key).ratio()
         last = difflib.SequenceMatcher(None, name.split(".")[-1], key.split(".")[-1]).ratio()
-        # A long common prefix makes everything in a group look alike: the last parts must be, too.
+        # A long common prefix makes everything in a group look similar: the last parts must be similar too.
         return min(whole, last) if "." in name else max(whole, last)
 
     scores = {key: likeness(key) for key in known}
     return sorted((key for key in known if scores[key] >= 0.7), key=lambda key: -scores[key])[:3]
 
 
-def positive(text: str) -> int:
-    """A type of argument: a whole number from 1."""
-    return _whole_number(text, 1)
-
-
-def not_negative(text: str) -> int:
-    """A type of argument: a whole number from 0."""
-    return _whole_number(text, 0)
-
-
 def _whole_number(text: str, least: int) -> int:
+    """A type of argument."""
     try:
         value = int(text)
     except ValueError:
@@ -105,3 +97,7 @@ def _whole_number(text: str, least: int) -> int:
     if value < least:
         raise argparse.ArgumentTypeError(f"must be a whole number from {least}, got {text}")
     return value
+
+
+positive = partial(_whole_number, least=1)
+not_negative = partial(_whole_number, least=0)

@@ -15,15 +15,15 @@ from dcem_lab.commands.evaluate import (
     is_cartpole,
     load_trained,
 )
-from dcem_lab.commands.exits import DONE, FAILED, UsageError
+from dcem_lab.commands.exits import DONE, FAILED, blamed_on_usage
 from dcem_lab.commands.parser import Parser
 from dcem_lab.runs.progress import Progress
 
 _EXAMPLES = """\
   dcem play runs/planet/best/seed0                     an episode of the best weights
-  dcem play cheetah-run --samples 100 --elites 10      plan less, to see it sooner
-  dcem play cartpole                                   embedded DCEM beside CEM (also: cartpole-2, -8, -16)
-  dcem play cartpole-closed-loop                       replanning after every step, beside the paper's
+  dcem play cheetah-run --samples 100 --elites 10      plan with fewer samples, to be faster
+  dcem play cartpole                                   latent DCEM next to CEM (also: cartpole-2, -8, -16)
+  dcem play cartpole-closed-loop                       replanning after every step, next to the paper's
 """
 
 
@@ -57,10 +57,8 @@ def _play_cartpole(given: argparse.Namespace) -> int:
     from dcem_lab.pretrained import PretrainedError
 
     path = given.output or default_path(given.what, "play.mp4")
-    try:
+    with blamed_on_usage(PretrainedError):
         path, sides = film(given.what, path, given.seed, fps=given.fps or 10)
-    except PretrainedError as error:
-        raise UsageError(str(error)) from error
     for side in sides:
         print(f"{side.title.replace(chr(10), ', ')}: cost {side.costs[-1].mean():.2f} on average")
     print(path)
@@ -70,11 +68,11 @@ def _play_cartpole(given: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(
         "play",
-        "Film an episode of a trained controller.",
+        "Record a video of one episode of a trained controller.",
         _EXAMPLES,
     )
     add_common_options(parser)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the film (play.mp4 of the run)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="video file (play.mp4 in the run folder)")
     parser.add_argument(
         "--fps", type=float, metavar="F", help="frames per second, one per action (25; cartpole: 10)"
     )

@@ -1,4 +1,4 @@
-"""`dcem report`: every figure and table beside the paper's, as one HTML page."""
+"""`dcem report`: every figure and table, compared with the paper's, as one HTML page."""
 
 from __future__ import annotations
 
@@ -44,20 +44,26 @@ def write(
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "report",
-        "Build one HTML page with every figure and table beside the paper's.\n"
-        "What has not been run yet is said on the page, with the command that runs it.",
+        "Build one HTML page with every figure and table next to the paper's.\n"
+        "Sections without results show the command that produces them.",
         _EXAMPLES,
     )
     parser.add_argument(
-        "--results", type=Path, default=Path("lab/results"), metavar="DIR", help="of the study (%(default)s)"
+        "--results",
+        type=Path,
+        default=Path("lab/results"),
+        metavar="DIR",
+        help="folder of results (%(default)s)",
+    )
+    parser.add_argument("--quick", type=Path, metavar="DIR", help="folder of a quick reproduction to include")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/report.html"), metavar="FILE", help="output file (%(default)s)"
     )
     parser.add_argument(
-        "--quick", type=Path, metavar="DIR", help="the folder of a quick run, to be shown too"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("out/report.html"), metavar="FILE", help="the page (%(default)s)"
-    )
-    parser.add_argument(
-        "--checkout", type=Path, default=Path(), metavar="DIR", help="with benchmarks and docs (%(default)s)"
+        "--checkout",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="checkout with benchmarks and docs (%(default)s)",
     )
     return parser

@@ -14,7 +14,7 @@ from dcem_lab.commands.parser import Parser
 
 _EXAMPLES = """\
   dcem reproduce --quick          small versions of the experiments, in minutes on two cores
-  dcem reproduce                  the paper's budgets; stop and start it as you like, it resumes
+  dcem reproduce                  the paper's budgets; you can stop it at any time, and it resumes
 """
 
 
@@ -40,7 +40,7 @@ STUDY = (
     Training("cartpole-grid", "cartpole/hard", ("states_per_update=8", "updates=12500", "taus=[0]")),
     Training("cartpole-baselines", "cartpole/baselines", ()),
 )
-# Shipped controllers of the control suite, and a planner that a small machine can wait for.
+# Pretrained controllers of the control suite, and a planner that is fast enough for a small machine.
 SUITE = ("cheetah-run", "walker-walk")
 SMALL_PLANNER = ("--episodes", "1", "--samples", "100", "--elites", "10", "--iterations", "4")
 
@@ -114,12 +114,10 @@ def _write_page(out: Path, quick: bool) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "reproduce",
-        "Train the experiments one after the other, resuming what is done, evaluate what ships,\n"
-        "and write the report: one HTML page with every figure and table beside the paper's.",
+        "Train the experiments one after the other, evaluate the pretrained controllers and write the\n"
+        "report: one HTML page with every figure and table next to the paper's. Resumes what is unfinished.",
         _EXAMPLES,
     )
     parser.add_argument("--quick", action="store_true", help="small versions of the experiments")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where everything goes (out/quick or out/study)"
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder (out/quick or out/study)")
     return parser

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcem_lab.commands.exits import DONE, UsageError, missing
+from dcem_lab.commands.exits import DONE, UsageError, blamed_on_usage, missing
 from dcem_lab.commands.parser import Parser
 
 _EXAMPLES = """\
@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     from dcem_lab import pretrained
     from dcem_lab.runs import CheckpointError, RunError, read_record
 
-    try:
+    wrong = (ValueError, LookupError, OSError, pretrained.PretrainedError, CheckpointError, RunError)
+    with blamed_on_usage(*wrong):
         experiment = read_record(given.run)["experiment"]
         folder = given.folder or pretrained.FOLDER
         if experiment in CONTROLLERS:
@@ -42,8 +43,6 @@ def main(arguments: Sequence[str]) -> int:
         else:
             known = ", ".join([*CONTROLLERS, *shipped.EXPERIMENTS])
             raise UsageError(f"RUN must be of {known}, got one of {experiment}")
-    except (ValueError, LookupError, OSError, pretrained.PretrainedError, CheckpointError, RunError) as error:
-        raise UsageError(str(error)) from error
     for path in written:
         print(path)
     return DONE
@@ -52,8 +51,8 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "ship",
-        "Keep the weights of a run under a name, in place of what had that name: as safetensors, with\n"
-        "config and SHA-256 in one manifest.",
+        "Save the weights of a run under a name, replacing any previous ones: as safetensors, with config\n"
+        "and SHA-256 in a manifest.",
         _EXAMPLES,
     )
     parser.add_argument("run", metavar="RUN", help="a run of agent, planet, embed, ppo or the cartpole")
@@ -62,10 +61,10 @@ def _parser() -> argparse.ArgumentParser:
         "--snapshot",
         choices=["best", "last"],
         default="best",
-        help="those best at an evaluation, or the last (%(default)s)",
+        help="which weights: best in evaluations, or last (%(default)s)",
     )
-    parser.add_argument("--tau", type=float, metavar="TAU", help="of the decoders of a grid (1)")
     parser.add_argument(
-        "--folder", type=Path, metavar="DIR", help="where to (the weights that come with the package)"
+        "--tau", type=float, metavar="TAU", help="temperature of the decoders to take from a grid (1)"
     )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="destination (lab/weights)")
     return parser

@@ -1,4 +1,4 @@
-"""Sweeps: many runs of one experiment, wherever they are done, and what became of each."""
+"""Sweeps: many runs of one experiment, on any launcher, and how each ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def sweep(job: Job, launcher: Launcher, configs: list[Any]) -> int:
-    """Run every config through the launcher, list what became of them, and return the exit code."""
+    """Run every config through the launcher, list how they ended, and return the exit code."""
     if launcher.needs and find_spec(launcher.needs) is None:
         raise missing(ModuleNotFoundError(name=launcher.needs), "[sweep]")
     root = (job.options.run_dir or Path("runs", job.experiment)).resolve()

@@ -24,8 +24,8 @@ PLANNED = Path(".sweep", "runs.json")
 
 _EXAMPLES = """\
   dcem sweep-status runs/cartpole                    every run of the experiment
-  dcem sweep-status runs/planet --metric eval/mean   with the metric that matters
-  watch -n 30 dcem sweep-status runs/planet          again and again
+  dcem sweep-status runs/planet --metric eval/mean   show this metric
+  watch -n 30 dcem sweep-status runs/planet          refresh every 30 seconds
 """
 
 
@@ -110,7 +110,7 @@ def _status(root: Path, run: str, metric: str | None) -> Status:
 def table(rows: Sequence[Status]) -> str:
     """All of it as text: a line per run, what failed and why, and the count of each status.
 
-    Whatever files from elsewhere say, none of it makes the terminal do something.
+    Text from files is escaped, so that it cannot control the terminal.
     """
     heads = ["run", "status", "progress", "left", "seen", "metric", "newest", "lowest", "highest"]
     lines = [heads, *map(_cells, rows)]
@@ -179,9 +179,9 @@ def _is_below(root: Path, name: str) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "sweep-status",
-        "Show how the runs below a folder are doing: running, finished, failed or not started.",
+        "Show the status of all runs below a folder: running, finished, failed or not started.",
         _EXAMPLES,
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="runs/EXPERIMENT, or the run_dir of a sweep")
-    parser.add_argument("--metric", metavar="NAME", help="the logged metric to show (the first)")
+    parser.add_argument("--metric", metavar="NAME", help="the logged metric to show (default: the first)")
     return parser

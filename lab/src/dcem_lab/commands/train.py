@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dcem_lab import experiments
-from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, UsageError, missing
+from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, UsageError, blamed_on_usage, missing
 from dcem_lab.commands.launchers import LAUNCHERS, Launcher, Slurm
 from dcem_lab.commands.overrides import read_config, read_options, read_sweep
 from dcem_lab.commands.parser import Parser
@@ -26,31 +26,31 @@ from dcem_lab.runs.settings import Settings, known_settings, setting
 
 _DESCRIPTION = """\
 Train an experiment. The run folder is runs/<experiment>/<variant>/seed<k>, named after the settings that
-differ from the defaults. Started again, the same command resumes where it stopped, also after a crash.
+differ from the defaults. The same command resumes a run that was interrupted or crashed.
 """
 
 _MORE_HELP = """\
-beside the settings of the experiment:
+in addition to the settings of the experiment:
   preset=NAME         start from a named set of values (tiny takes seconds)
   run_dir=DIR         the run folder; with -m, the folder that gets <variant>/seed<k> for every run
-  time_limit=SECONDS  save and stop after so long; the same command then resumes
+  time_limit=SECONDS  save and stop after this time; the same command then resumes
   tensorboard=false   write no TensorBoard files
 
-sweeps: with -m, key=a,b,c runs every combination; the state of each is listed at the end, and the same
-command runs what is left. Runs follow one another here, unless one of these is given:
-  launcher=joblib     side by side, on all cores or as many as jobs=N says
-  launcher=slurm      on a SLURM cluster, a job each; partition, account, qos, constraint, timeout_min,
-                      gpus_per_node, cpus_per_task, mem_gb, array_parallelism, signal_delay_s and sbatch
-                      say where, how long and with what
+sweeps: with -m, key=a,b,c runs every combination and lists the status of each at the end. The same command
+then runs what is left. Runs are sequential unless you choose a launcher:
+  launcher=joblib     in parallel, on all cores or jobs=N of them
+  launcher=slurm      on a SLURM cluster, one job per run; options: partition, account, qos, constraint,
+                      timeout_min, gpus_per_node, cpus_per_task, mem_gb, array_parallelism,
+                      signal_delay_s and sbatch
 """
 
 _EXAMPLES = """\
   dcem train regression --help                        every setting of this experiment
   dcem train cartpole preset=tiny                     see it work
-  dcem train cartpole seed=1 time_limit=540           at most nine minutes, then again to resume
+  dcem train cartpole seed=1 time_limit=540           stop after nine minutes; repeat to resume
   dcem train regression method=gd,dcem seed=0,1,2 -m  six runs, one after the other
   dcem train regression 'seed=range(8)' -m launcher=joblib jobs=4
-  dcem train embed from=runs/planet/best/seed0        start from what another run has learned
+  dcem train embed from=runs/planet/best/seed0        start from another run
   dcem train planet seed=0,1 -m launcher=slurm timeout_min=240
 """
 
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Options(Settings):
-    """What `dcem train` takes beside the settings of the experiment and of the launcher."""
+    """Options of `dcem train` in addition to the settings of the experiment and of the launcher."""
 
     preset: str | None = None
     run_dir: Path | None = None
@@ -191,11 +191,15 @@ def _parser() -> argparse.ArgumentParser:
         usage="dcem train EXPERIMENT [key=value ...] [-m]",
         add_help=False,
     )
-    parser.add_argument("experiment", metavar="EXPERIMENT", nargs="?", help="a name, or a module of your own")
+    parser.add_argument(
+        "experiment", metavar="EXPERIMENT", nargs="?", help="a name from the list above, or your own module"
+    )
     parser.add_argument("settings", metavar="key=value", nargs="*", help="settings of the experiment")
     parser.add_argument("-m", "--multirun", action="store_true", help="sweep over lists of values")
     parser.add_argument("-n", "--dry-run", action="store_true", help="print folders and configs, run nothing")
-    parser.add_argument("-h", "--help", action="store_true", help="with an experiment, its settings too")
+    parser.add_argument(
+        "-h", "--help", action="store_true", help="show this help, with the settings of EXPERIMENT if given"
+    )
     return parser
 
 
@@ -233,10 +237,8 @@ def _check(module: Any, config: Any, on_this_machine: bool) -> None:
         if not torch.cuda.is_available():
             raise UsageError("device must be cpu or auto here: there is no CUDA device, got cuda")
     if hasattr(module, "check"):
-        try:
+        with blamed_on_usage(ValueError):
             module.check(config)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 class EnergyNetwork(nn.Module):
     """E(x, y): a fully connected network (x, y) → hidden → … → 1 with softplus between the layers.
 
-    Softplus is smooth, so that the energy can be descended by its gradient and trained through that.
+    Softplus is smooth, so that the model can be trained through gradient descent on the energy.
 
     Args:
         x_dim: m, the dimension of x.

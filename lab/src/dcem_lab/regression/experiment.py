@@ -1,12 +1,12 @@
 """Energy-based regression onto x sin x (Section 5.1): what the inner optimiser does to the energy surface.
 
 An energy network E(y | x) is trained so that ŷ = argmin_y E(y | x) fits the data, the argmin being found by
-DCEM or by unrolled gradient descent. Afterwards the surface is looked at, and solved with more and with fewer
-iterations than it was trained with.
+DCEM or by unrolled gradient descent. Afterwards the surface is evaluated, and solved with more and with fewer
+iterations than in training.
 
-All seeds of a run train side by side, as members of one stacked network. Each has its own first weights, data
-order, sampling noise, gradient norm, Adam moments and learning-rate schedule, and no operation mixes members:
-what comes out has the law of separate runs, at the cost of little more than one.
+All seeds of a run train in parallel, as members of one stacked network. Each has its own initial weights,
+data order, sampling noise, gradient norm, Adam moments and learning-rate schedule, and no operation mixes
+members. The results have the same distribution as separate runs, at little more than the cost of one.
 """
 
 import enum
@@ -44,27 +44,27 @@ class Schedule(enum.Enum):
 class Config(Settings):
     """Settings of the regression; the defaults are the paper's.
 
-    seed: the first of them.
-    seeds: how many seeds train side by side: seed, seed + 1, ...
-    method: what solves for ŷ in training: dcem, or gd, unrolled gradient descent.
+    seed: the first seed.
+    seeds: number of seeds trained together: seed, seed + 1, ...
+    method: solver for ŷ in training: dcem, or gd for unrolled gradient descent.
     n_iters: inner iterations in training.
-    n_iters_spread: if positive, every update takes a random number of them, up to so many fewer or more.
-    n_samples, n_elite, tau: of DCEM.
-    sigma: first standard deviation of DCEM; of gd, the spread of its further starting points.
-    step_size: of gd.
-    starts: of gd; with several starting points, the one of lowest energy is the answer.
+    n_iters_spread: if positive, every update uses a random number of iterations, n_iters ± this.
+    n_samples, n_elite, tau: setting of DCEM.
+    sigma: initial standard deviation of DCEM; for gd, the spread of the additional starting points.
+    step_size: step size of gd.
+    starts: starting points of gd; the result with the lowest energy is returned.
     hidden: widths of the energy network.
-    points: of the data, equally spaced.
-    updates: in all.
-    updates_per_point: updates on the same points, before each seed draws others.
-    batch: points in an update.
+    points: number of equally spaced data points.
+    updates: total number of updates.
+    updates_per_point: updates on the same points before new ones are drawn.
+    batch: points per update.
     lr: learning rate of Adam.
-    schedule: of the learning rate: plateau, halved where progress ends, or cosine, to 0 at the last update.
-    clip: the most that a gradient's norm may be.
+    schedule: learning-rate schedule: plateau, halved when progress stops, or cosine, to 0 at the last update.
+    clip: maximum norm of the gradients.
     patience: measurements without progress before the learning rate is halved.
     eval_every: updates between measurements.
-    eval_iters: after training, the iterations to go up to.
-    eval_draws: after training, the solves to average over.
+    eval_iters: after training, evaluate with up to this many iterations.
+    eval_draws: after training, number of solves to average over.
     """
 
     seed: int = 0
@@ -205,7 +205,7 @@ class Update:
         """Returns the loss of every member, (S,)."""
         parameters = self.optimizer.parameters_of_members
         loss = (self.predict(x) - y).square().mean((-2, -1))
-        # The sum keeps members apart: each loss depends on the parameters of its own member alone.
+        # The sum keeps members independent: each loss depends only on the parameters of its own member.
         self.optimizer.step(torch.autograd.grad(loss.sum(), parameters, materialize_grads=True))
         return loss.detach()
 
@@ -213,7 +213,7 @@ class Update:
         n_iters, spread = self.config.n_iters, self.config.n_iters_spread
         if spread == 0:
             return self.model(x, generator=self.generator)
-        # Going the longest way and taking an iterate on it keeps shapes fixed, and lets each member choose.
+        # Run the most iterations and pick an iterate: shapes stay fixed, and each member can choose.
         solution = self.model.solve(
             x, n_iters=n_iters + spread, trace=True, cost=False, generator=self.generator
         )
@@ -244,7 +244,7 @@ def write_evaluation(
     draws = [iterates(model, x, config.eval_iters, generator) for _ in range(config.eval_draws)]
     errors = torch.stack([(draw - y.mT).square().mean(-1) for draw in draws]).mean(0)  # (S, T)
     predictions = draws[0]
-    precise = deepcopy(energy).double()  # so that rounding makes no minima
+    precise = deepcopy(energy).double()  # so that rounding does not create minima
     nearest = nearest_minimum(precise, x.double(), predictions[:, config.n_iters - 1].double())
     grid_x, grid_y, surface = energy_surface(precise, config.seeds, x.device)
     counts = [str(t + 1) for t in range(config.eval_iters)]
@@ -259,11 +259,11 @@ def write_evaluation(
             (["x", "y", "prediction", "minimum"], torch.stack(solved, -1).tolist()),
         )
         for table, (columns, rows) in zip(TABLES, tables, strict=True):
-            write_csv(folder / f"{name}_{table}.csv", columns, (map(_short, row) for row in rows))
+            write_csv(folder / f"{name}_{table}.csv", columns, rows, digits=6)
 
 
 def iterates(model: Argmin, x: Tensor, n_iters: int, generator: Generator) -> Tensor:
-    """What is predicted for x (S, P, 1) after 1, ..., n_iters iterations, (S, n_iters, P)."""
+    """The predictions for x (S, P, 1) after 1, ..., n_iters iterations, (S, n_iters, P)."""
     trace = model.solve(x, n_iters=n_iters, trace=True, cost=False, generator=generator).trace or ()
     return torch.stack([record.mean.squeeze(-1) for record in trace], dim=1)
 

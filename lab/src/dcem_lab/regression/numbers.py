@@ -1,4 +1,4 @@
-"""The regression study's numbers: results/regression as arrays, the table and what it says."""
+"""The regression study's numbers: results/regression as arrays, the table and the claims."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Variant:
         return self.errors[:, iterations - 1]
 
     def trained_for(self, updates: int = REGRESSION_UPDATES) -> np.ndarray:
-        """The training error (S,) around so many updates, or of the last: single ones are too noisy."""
+        """The training error (S,) around this many updates, or the last; averaged, since it is noisy."""
         near = np.abs(self.steps - updates) <= WINDOW
         if not near.any():
             near = self.steps == self.steps[-1]
@@ -69,7 +69,7 @@ class Variant:
 
     @property
     def growth(self) -> np.ndarray:
-        """How many times the error in training the error after the most iterations is, (S,)."""
+        """The error after the most iterations relative to the error in training, (S,)."""
         return self.errors[:, -1] / self.error_at(self.config["n_iters"])
 
     @property
@@ -124,7 +124,7 @@ def shaded(surface: np.ndarray) -> np.ndarray:
 
 
 def binned(steps: np.ndarray, curve: np.ndarray, bins: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Geometric means over stretches of the curve: single measurements are too noisy to see the trend."""
+    """Geometric means over segments of the curve: single measurements are too noisy to see the trend."""
     size = max(1, len(steps) // bins)
     whole = len(steps) // size * size
     logs = np.log(np.maximum(curve[:, :whole], 1e-12)).reshape(len(curve), -1, size).mean(-1)
@@ -159,10 +159,6 @@ def table(variants: Sequence[Variant]) -> list[dict[str, str]]:
 def _at_the_papers_budget(variant: Variant) -> str:
     reached = variant.steps[-1] >= REGRESSION_UPDATES
     return _spread(variant.trained_for(), "{:.1e}") if reached else "not reached"
-
-
-def in_words(variants: Sequence[Variant]) -> str:
-    return " ".join(sentences(variants))
 
 
 def sentences(variants: Sequence[Variant]) -> list[str]:

@@ -56,12 +56,12 @@ def section(sources: Sources) -> Section:
 
 
 def _opening(variants: Sequence[Variant]) -> Markup:
-    """Two energy surfaces beside each other, and a slider over iterations."""
+    """Two energy surfaces next to each other, with a slider over iterations."""
     first, (x, y) = variants[0], place(_X, _Y)
     shares = " and ".join(f"{v.at_minimum.mean():.0%} of {v.label}'s" for v in variants[:2])
     return render(
         "regression/opening.html",
-        sentence=f"A learned energy should be lowest at the answer: {shares} answers lie at a minimum.",
+        sentence=f"A learned energy should be lowest at the answer: {shares} predictions lie at a minimum.",
         iterations=first.predictions.shape[1],
         seeds=len(first.predictions),
         labels=[variant.label for variant in variants],

@@ -1,1 +1,1 @@
-"""From files of results to a page: charts, tables, statistics, templates. It knows no experiment."""
+"""From result files to a page: charts, tables, statistics, templates. Independent of the experiments."""

@@ -1,4 +1,4 @@
-"""Figures as inline SVG: their colours are the page's, so that they follow its theme.
+"""Figures as inline SVG, with the page's colours, so that they follow its theme.
 
 Series are named by classes c0 to c7, which the stylesheet colours. How they are drawn is in charts.html.
 """
@@ -68,7 +68,7 @@ class Dots:
     """Samples (S,), each a dot: one row of a chart.
 
     low: dots below it are coloured as failures; known: published quartiles and median, below the dots;
-    marked: where single samples are pointed at.
+    marked: positions of highlighted samples.
     """
 
     label: str
@@ -88,7 +88,7 @@ class Dots:
         return placed
 
     def path(self, x: Scale, base: float, failures: bool) -> str:
-        """Dots of one colour as strokes of no length; their ends are round."""
+        """Dots of one colour as strokes of zero length with round ends."""
         return "".join(
             f"M{(x(value) // DOT + 0.5) * DOT:g} {base - (level + 0.5) * DOT:g}h0"
             for value, level in self.stacked(x)
@@ -97,7 +97,7 @@ class Dots:
 
 
 def place(x: Scale, y: Scale, height: float = HEIGHT, left: float = LEFT) -> tuple[Scale, Scale]:
-    """The scales with the pixels that a frame of charts.html draws them at."""
+    """The scales in pixels, as a frame of charts.html draws them."""
     return x.between(left, WIDTH - RIGHT), y.between(height - BOTTOM, TOP)
 
 
@@ -120,7 +120,7 @@ def rows(
     xlabel: str,
     rules: Sequence[Rule] = (),
 ) -> Markup:
-    """Labelled rows of points on one axis: for a few numbers that are to be compared."""
+    """Labelled rows of points on one axis, to compare a few numbers."""
     height = TOP + _ROW * len(groups) + BOTTOM
     x, y = place(x, Scale(0, len(groups)), height, 14 + 6.4 * max(len(label) for label, _ in groups))
     placed = []
@@ -132,7 +132,7 @@ def rows(
 
 
 def dots(title: str, found: Sequence[Dots], x: Scale, xlabel: str) -> Markup:
-    """Every sample as a dot, stacked where they would cover each other: humps, tails and gaps are seen."""
+    """Every sample as a dot, stacked where they would overlap, to show modes, tails and gaps."""
     x, top, placed = x.between(RIGHT, WIDTH - RIGHT), 0.0, []
     for one in found:
         base = top + 20 + DOT * (1 + max((level for _, level in one.stacked(x)), default=0))
@@ -142,12 +142,12 @@ def dots(title: str, found: Sequence[Dots], x: Scale, xlabel: str) -> Markup:
 
 
 def panel(title: str, chart: Markup, legend: Sequence[tuple[str, str]] = ()) -> Markup:
-    """A chart with its title above and, below, the class and label of what is in it."""
+    """A chart with its title above and its legend below."""
     return part("panel", title, chart, legend)
 
 
 def figure(caption: str | Markup, panels: Sequence[Markup], wide: bool = False) -> Markup:
-    """Panels beside each other where there is room, with a caption."""
+    """Panels next to each other if there is room, with a caption."""
     return part("figure", caption, panels, "panels wide" if wide else "panels")
 
 
@@ -160,7 +160,7 @@ def _points(x: Scale, y: Scale, xs: np.ndarray, ys: np.ndarray) -> str:
 
 
 def _shifts(marks: Sequence[Mark], x: Scale) -> list[float]:
-    """Up or down for marks that would cover each other."""
+    """Vertical offsets for marks that would overlap."""
     if any(mark.low is not None for mark in marks):
         return [6 * (j - (len(marks) - 1) / 2) for j in range(len(marks))]
     places = [x(mark.at) for mark in marks]

@@ -1,4 +1,4 @@
-"""A number of the paper beside ours, and the verdict on it, which hides no second hump behind a median."""
+"""A number of the paper beside ours, and the verdict on it, which says when the returns are bimodal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from dcem_lab.report.statistics import LEAST, Interval, failed, interval, log_interval, two_humps
 
 _SIGNS = {"good": "✓", "even": "≈", "bad": "✗", "none": "·"}
-WIDE = 0.5  # an interval that reaches further than this part of the mean says little
+WIDE = 0.5  # an interval that extends further than this fraction of the mean says little
 RULE = (
-    "A number agrees when it lies within our 95% interval; “but wide” when that interval reaches further "
-    "than half of the value. No median of returns stands alone. Its episodes have two humps when they fall "
-    f"into two groups of at least {LEAST:.0%} each, with fewer than half as many episodes between the groups "
-    f"as around either. They have failures when at least {LEAST:.0%} return less than half of the median. "
-    "The verdict says so for the controller and for its other seeds, and is then not counted as agreement."
+    "A number agrees if it lies within our 95% interval; “but wide” if that interval extends by more "
+    "than half of the value. A median of returns can hide failures. Returns are bimodal if the episodes "
+    f"form two groups of at least {LEAST:.0%} each, with fewer than half as many episodes between the groups "
+    f"as around either. There are failures if at least {LEAST:.0%} return less than half of the median. "
+    "The verdict says so for the controller and its other seeds, and then does not count as agreement."
 )
 
 
@@ -53,7 +53,7 @@ class Claim:
 
 
 def judge(ours: np.ndarray, paper: float, lower_is_better: bool = False, log: bool = False) -> Verdict:
-    """Where the paper's number lies beside our 95% interval over seeds (S,).
+    """Where the paper's number lies relative to our 95% interval over seeds (S,).
 
     >>> judge(np.array([1.0, 1.1, 1.2]), 1.15).words
     'agrees'
@@ -82,11 +82,11 @@ def beside(ours: Interval, paper: float, lower_is_better: bool = False) -> Verdi
 
 
 def qualified(verdict: Verdict, returns: np.ndarray, *other_seeds: np.ndarray) -> Verdict:
-    """A verdict on the median of returns (S,), which says where these or other seeds' have humps or failures.
+    """A verdict on the median of returns (S,), with a caveat if any seed is bimodal or has failures.
 
     >>> returns = np.array([100.0, 110.0] * 10 + [900.0, 910.0] * 20)
     >>> qualified(Verdict("better", "good"), returns)
-    Verdict(words='better, but two humps', tone='even', note='20 around 105, 40 around 905')
+    Verdict(words='better, but bimodal', tone='even', note='20 around 105, 40 around 905')
     """
     (name, note), *others = map(_caveat, (returns, *other_seeds))
     if not name:
@@ -98,9 +98,9 @@ def qualified(verdict: Verdict, returns: np.ndarray, *other_seeds: np.ndarray) -
 
 
 def _caveat(returns: np.ndarray) -> tuple[str, str]:
-    """What a median of them hides, and in numbers; empty where it hides nothing."""
+    """What their median hides, with numbers; empty if it hides nothing."""
     if (humps := two_humps(returns)) is not None:
-        return "two humps", str(humps)
+        return "bimodal", str(humps)
     count = int(failed(returns).sum())
     if count < LEAST * len(returns):
         return "", ""

@@ -1,4 +1,4 @@
-"""Tables inside Markdown pages, rebuilt from the files of results.
+"""Tables inside Markdown pages, rebuilt from the result files.
 
 A page has pairs of comments, ``<!-- table NAME: begin -->`` and ``<!-- table NAME: end -->``; what is
 between them is rebuilt from a table of that name.
@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"(<!-- table ([\w-]+): begin -->\n).*?(<!-- table \2: end -
 
 
 def rewritten(text: str, tables: Tables, sources: Sources) -> str:
-    """A page with its tables as the results have them."""
+    """A page with its tables rebuilt from the results."""
 
     def block(match: re.Match[str]) -> str:
         name = match[2]

@@ -1,4 +1,4 @@
-"""Numbers, times and machines as words."""
+"""Format numbers, times and machines as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# Words of a command line that say where and how long, not what.
+# Options of a command line that do not affect the result.
 _PRIVATE = ("run_dir=", "time_limit=", "tensorboard=")
 
 

@@ -1,4 +1,4 @@
-"""Our own Markdown pages as parts of the report: tables as it has them, a little mathematics."""
+"""Our own Markdown pages as parts of the report, with its table style and simple mathematics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SYMBOLS = {r"\Pi": "Π", r"\tau": "τ", r"\mu": "μ", r"\sigma": "σ", r"\theta
 
 
 def by_heading(path: Path) -> tuple[str, dict[str, str]]:
-    """Of a page: what stands below its title, and what below each of its headings."""
+    """The text below the title of a page, and below each of its headings."""
     title, *below = path.read_text(encoding="utf-8").split("\n## ")
     pairs = (part.partition("\n") for part in below)
     return title.partition("\n")[2], {heading: text for heading, _, text in pairs}
@@ -37,7 +37,7 @@ def render(text: str) -> Markup:
 
 
 def _prepare_tables(tokens: Sequence[Token]) -> None:
-    """The first cell of a row names it, and the others say which column they are in: a row may be a card."""
+    """Mark the first cell of a row as its title and label the others, since a row may be shown as a card."""
     names: list[str] = []
     column = 0
     for token, following in pairwise(tokens):
@@ -59,7 +59,7 @@ def _prepare_tables(tokens: Sequence[Token]) -> None:
 
 
 def _without_inner_links(tokens: Sequence[Token]) -> list[Token]:
-    """Links into the documentation lead nowhere from a page that stands alone."""
+    """Remove links into the documentation, which do not work from a standalone page."""
     kept, inside = [], False
     for token in tokens:
         if token.type == "link_open":
@@ -94,7 +94,7 @@ def _show_math(
 def _show_table(
     self: RendererHTML, tokens: Sequence[Token], i: int, options: OptionsDict, env: EnvType
 ) -> str:
-    """In a box that scrolls; a cell has one element at most, because a card sets label and value apart."""
+    """Put it in a scrolling box; a cell has at most one element, because a card separates label and value."""
     tag = self.renderToken(tokens, i, options, env)
     token = tokens[i]
     if token.tag == "table":

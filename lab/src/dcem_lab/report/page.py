@@ -1,6 +1,6 @@
-"""The report: one HTML page, built from files of results alone, that needs nothing but a browser.
+"""The report: one HTML page, built only from result files, that needs nothing but a browser.
 
-It knows no experiment: whoever builds a page hands it the sections.
+It does not know the experiments: the caller passes the sections.
 """
 
 from __future__ import annotations

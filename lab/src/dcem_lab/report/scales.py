@@ -10,7 +10,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis from `low` to `high` that is drawn between two pixels; values beyond it stop at its ends."""
+    """An axis from `low` to `high` that is drawn between two pixels; values outside are clamped."""
 
     low: float
     high: float

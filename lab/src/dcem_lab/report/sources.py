@@ -1,4 +1,4 @@
-"""Where the page's numbers come from, and what a section of it is."""
+"""The folders that the page is built from, and the parts of a section."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dcem_lab.report.templates import part
 class Sources:
     """The folders that the page is built from.
 
-    results: of the study; checkout: with benchmarks and docs; quick: of a quick run, or None.
+    results: results of the study; checkout: with benchmarks and docs; quick: a quick run, or None.
     """
 
     results: Path
@@ -29,7 +29,7 @@ class Sources:
 
     @property
     def benchmarks(self) -> Path:
-        """The library beside its peers, on a CPU."""
+        """The library compared with its peers, on a CPU."""
         return self.checkout / "benchmarks" / "results"
 
     @property
@@ -52,8 +52,8 @@ class Sources:
 class Section:
     """A part of the page.
 
-    `opening` is what it adds to the top of the page, `body` is folded away below, with `about` as a hint at
-    what is in it. `claims` go to the verdicts, `failures` to what did not work; `data` is read by scripts.
+    `opening` goes to the top of the page. `body` is collapsed below, with `about` as a hint of its content.
+    `claims` go to the verdicts, `failures` to what did not work; `data` is read by scripts.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Section:
 
 
 def or_not_run(body: Callable[[], Markup], how: str) -> Markup:
-    """`body()`, or that it has not been run where files are missing."""
+    """`body()`, or a note that it has not been run if files are missing."""
     try:
         return body()
     except FileNotFoundError:
@@ -94,3 +94,8 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def rows_if_any(path: Path) -> list[dict[str, str]]:
+    """The rows of a table; none if it does not exist."""
+    return read_rows(path) if path.exists() else []

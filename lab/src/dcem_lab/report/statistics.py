@@ -1,4 +1,4 @@
-"""What samples say about the number behind them: 95% intervals, and whether one number is enough."""
+"""Statistics of samples: 95% intervals, and whether one number describes them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
-FEWEST = 20  # samples that have a shape
-LEAST = 0.05  # a group with a smaller share of the samples is no hump, and fewer failures are no tail
-VALLEY = 0.5  # between two humps there are at most so many samples, as a share of the lower hump's
+FEWEST = 20  # samples needed to judge the shape of their distribution
+LEAST = 0.05  # a smaller share of the samples does not count as a mode, or as a tail of failures
+VALLEY = 0.5  # the most samples between two modes, as a fraction of those at the lower mode
 FAILED = 0.5  # an episode with less than this share of the median return has failed
 
 
 class Interval(NamedTuple):
-    """Around a mean or another number; each may be an array of them."""
+    """An interval around a mean or another statistic; each field may be an array."""
 
     mean: Any
     low: Any
@@ -48,7 +48,7 @@ def log_interval(samples: np.ndarray) -> Interval:
 
 
 def bootstrap(samples: np.ndarray, statistic: Callable[..., Any], resamples: int) -> Interval:
-    """A statistic of samples (S,), and between which bounds it lies when they are drawn again.
+    """A statistic of samples (S,), with bootstrap bounds from resampling them.
 
     >>> bootstrap(np.array([1.0, 1.0]), np.mean, 10)
     Interval(mean=1.0, low=1.0, high=1.0)
@@ -65,7 +65,7 @@ def bootstrap(samples: np.ndarray, statistic: Callable[..., Any], resamples: int
 def stratified(
     groups: Sequence[np.ndarray], statistic: Callable[[np.ndarray], np.ndarray], resamples: int
 ) -> Interval:
-    """A statistic, over the last axis, of all samples of groups (S,); its bounds when each is drawn again.
+    """A statistic, over the last axis, of all samples of groups (S,), with bootstrap bounds within groups.
 
     >>> stratified([np.array([1.0, 1.0]), np.array([4.0, 4.0])], interquartile_mean, 10)
     Interval(mean=2.5, low=2.5, high=2.5)
@@ -77,17 +77,17 @@ def stratified(
     return Interval(float(statistic(np.concatenate(groups))), low, high)
 
 
-def interquartile_mean(samples: np.ndarray) -> np.ndarray:
-    """The mean of the middle half of samples (..., S), which an outlier does not move.
+def interquartile_mean(samples: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The interquartile mean of samples (..., S), which outliers do not affect.
 
     >>> float(interquartile_mean(np.array([0.0, 4.0, 6.0, 1000.0])))
     5.0
     """
-    return np.asarray(stats.trim_mean(samples, 0.25, axis=-1))
+    return np.asarray(stats.trim_mean(samples, 0.25, axis=axis))
 
 
 def optimality_gap(samples: np.ndarray, best: float) -> np.ndarray:
-    """What samples (..., S) miss of the best there is, on average; more than the best makes up for nothing.
+    """The optimality gap: how far samples (..., S) fall short of the best, on average; excess does not count.
 
     >>> float(optimality_gap(np.array([900.0, 700.0, 1400.0, 1000.0]), best=1000))
     100.0
@@ -96,7 +96,7 @@ def optimality_gap(samples: np.ndarray, best: float) -> np.ndarray:
 
 
 class Humps(NamedTuple):
-    """Two groups of samples with a valley between them: the size and the median of each."""
+    """Two modes of samples with a valley between them: the size and the median of each."""
 
     n_low: int
     low: float
@@ -105,7 +105,7 @@ class Humps(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """Whether the lower group has failed beside the upper one, and is not only a little lower."""
+        """Whether the lower group has failed, rather than being only slightly lower than the upper one."""
         return self.low < FAILED * self.high
 
     def __str__(self) -> str:
@@ -113,11 +113,11 @@ class Humps(NamedTuple):
 
 
 def two_humps(samples: np.ndarray) -> Humps | None:
-    """The two groups that samples (S,) fall into, or None where there is one.
+    """The two groups that samples (S,) fall into, or None if there is only one.
 
-    They are split where the variance within both parts is least. Three windows of equal width lie around the
-    lower part's median, around the upper's, and between. A density with one peak has at least as much in the
-    middle window as in one of the others; there are two humps where the middle has less than half of either.
+    They are split where the variance within both parts is smallest. Three windows of equal width lie around
+    the lower median, around the upper median, and in the middle. A unimodal density has at least as many
+    samples in the middle window as in one of the others. Two modes have less than half of either there.
 
     >>> str(two_humps(np.array([100.0, 110.0] * 10 + [900.0, 910.0] * 10)))
     '20 around 105, 20 around 905'

@@ -1,4 +1,4 @@
-"""HTML from templates, which lie beside the code that fills them; what is no markup already is escaped."""
+"""HTML from templates, stored next to the code that fills them; anything that is not markup is escaped."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _columns(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def _whole(text: object) -> Markup:
-    """An interval and a number with an exponent are not broken over lines."""
+    """Keep intervals and numbers with an exponent on one line."""
     if isinstance(text, Markup):
         return text
     parts = re.split(r"(\[[^\]]*\]|[\d.]+e[-+]\d+)", str(text))
@@ -77,5 +77,5 @@ def _whole(text: object) -> Markup:
 
 
 def _pixels(value: float) -> str:
-    """With as many digits as a drawing needs."""
+    """Format with the digits that a drawing needs."""
     return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Runs: folders, checkpoints, logs, progress, signals, seeds. What an experiment needs around its maths."""
+"""Runs: folders, checkpoints, logs, progress, signals, seeds. Everything around an experiment's maths."""
 
 from dcem_lab.runs.checkpoint import Checkpoint, CheckpointError, Checkpoints
 from dcem_lab.runs.config import require
@@ -7,7 +7,7 @@ from dcem_lab.runs.folder import Run, load_checkpoint
 from dcem_lab.runs.log import read_records
 from dcem_lab.runs.progress import Progress
 from dcem_lab.runs.record import RunError, read_record
-from dcem_lab.runs.seeds import rng_state, seed_everything, set_rng_state
+from dcem_lab.runs.seeds import seed_everything
 from dcem_lab.runs.signals import Interrupted
 
 __all__ = [
@@ -24,7 +24,5 @@ __all__ = [
     "read_record",
     "read_records",
     "require",
-    "rng_state",
     "seed_everything",
-    "set_rng_state",
 ]

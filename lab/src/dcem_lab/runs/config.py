@@ -1,4 +1,4 @@
-"""Experiment configs: frozen dataclasses, checked on creation, told apart by what they change."""
+"""Experiment configs: frozen dataclasses, checked on creation, named by what they change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def require(holds: bool, field: str, value: object, allowed: str) -> None:
 def check_numbers(config: Any) -> None:
     """ValueError unless every number of a config is finite and fits into 64 bits, those in tuples too.
 
-    Ranges are the business of the config itself; no config wants an infinite learning rate.
+    Ranges are checked by the config itself; no config allows an infinite learning rate.
     """
     for field, value in flatten(config).items():
         for number in value if isinstance(value, tuple | list) else (value,):

@@ -1,4 +1,4 @@
-"""Files that are whole or absent (temporary name, fsync, rename), and JSON that proves itself."""
+"""Atomic file writes (temporary name, fsync, rename), and JSON with a checksum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def replace_atomically(path: Path, write: Callable[[Path], None]) -> None:
     Whatever happens on the way (a full disk, SIGKILL, a power cut), `path` holds the old content or the new.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # in a folder from elsewhere it may be a link that writing would follow
+    temporary.unlink(missing_ok=True)  # in a folder from elsewhere it may be a symlink
     try:
         write(temporary)
         sync(temporary)
@@ -42,8 +42,12 @@ def write_bytes(path: Path, content: bytes) -> None:
     replace_atomically(path, write)
 
 
-def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-    """Replace `path`, whose folder is made if need be, by a table."""
+def write_csv(
+    path: Path, columns: Sequence[str], rows: Iterable[Iterable[object]], digits: int | None = None
+) -> None:
+    """Replace `path` by a table, creating its folder if needed; floats with this many digits, or exactly."""
+    if digits is not None:
+        rows = ([f"{x:.{digits}g}" if isinstance(x, float) else x for x in row] for row in rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -17,7 +17,6 @@ from dcem_lab.runs.record import RECORD, RunError, continued_record, write_recor
 from dcem_lab.runs.seeds import seed_everything
 from dcem_lab.runs.signals import Interrupted, StopRequests
 from dcem_lab.runs.state import Restorable, capture, check_restorable, restore
-from dcem_lab.runs.tree import Tree
 
 LOG, CHECKPOINTS = "log.jsonl", "checkpoints"
 _TENSORBOARD, _LOCK = "tensorboard", ".lock"
@@ -95,7 +94,7 @@ class Run:
         try:
             self._close(error)
         except OSError:
-            if error is None:  # else the first error is the one to report, say a full disk
+            if error is None:  # otherwise report the first error, such as a full disk
                 raise
         finally:
             self._stops.__exit__()
@@ -122,7 +121,7 @@ class Run:
 
     @property
     def should_stop(self) -> bool:
-        """Whether a signal or the time limit asks to stop. `steps` looks at it after every step."""
+        """Whether a signal or the time limit requests a stop. `steps` checks it after every step."""
         over = self._time_limit is not None and time.monotonic() - self._start >= self._time_limit
         return over or self._stops.received is not None
 
@@ -153,7 +152,7 @@ class Run:
                 due = self._stops.save_wanted or time.monotonic() - saved_at >= save_every
                 if stop or due or self.step == n:
                     self._stops.save_wanted = False
-                    self._save(self.step, capture(state))
+                    self._save(state)
                     saved, saved_at = self.step, time.monotonic()
                 if stop:
                     break
@@ -177,20 +176,8 @@ class Run:
         self._log.write({"step": step, "seconds": round(self.seconds, 3), **values})
         self._tensorboard.write(step, values)
 
-    def save(self, step: int, tree: Tree) -> None:
-        """Save a checkpoint by hand, for an experiment that does not use `steps`."""
-        with self._stops.deferred():
-            self._save(step, tree)
-        if self._stops.received:
-            raise Interrupted(f"{self._stops.received.name}: saved at step {step}")
-
-    def load(self) -> Checkpoint | None:
-        """The checkpoint to resume from, given out once; None when there is none."""
-        checkpoint, self._resumed = self._resumed, None
-        return checkpoint
-
     def _restore(self, state: Mapping[str, Restorable]) -> None:
-        checkpoint = self.load()
+        checkpoint, self._resumed = self._resumed, None
         if checkpoint is None:
             return
         try:
@@ -201,10 +188,9 @@ class Run:
                 f"({error}); delete the folder to start again"
             ) from error
 
-    def _save(self, step: int, tree: Tree) -> None:
+    def _save(self, state: Mapping[str, Restorable]) -> None:
         notes = {"log_bytes": self._log.position(), "log_end": self._log_end, "seconds": self.seconds}
-        self._checkpoints.save(step, tree, notes)
-        self.step = step
+        self._checkpoints.save(self.step, capture(state), notes)
         self._write_record()
 
     def _open_logs(self) -> None:
@@ -236,7 +222,7 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
 
 
 def _refuse_links(folder: Path) -> None:
-    """A run writes and cuts its files: in a folder from elsewhere, a link would aim that at another file."""
+    """A run writes and truncates its files: in a folder from elsewhere, a symlink could redirect this."""
     for name in (RECORD, LOG, CHECKPOINTS, _TENSORBOARD, _LOCK):
         if (folder / name).is_symlink():
             raise RunError(f"{folder / name} must not be a link; link the whole run folder instead")
@@ -257,7 +243,7 @@ def _refuse_remains(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> int:
-    """A lock that the kernel drops with the process, however it ends."""
+    """A lock that the kernel releases when the process ends, in any way."""
     descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Scalars over time: one JSON line a record, and TensorBoard where it is installed."""
+"""Scalars over time: one JSON line per record, and TensorBoard if it is installed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dcem_lab.runs.files import regular_file
 
 _LONGEST_LINE = 1 << 20
 _HUGE = 2**63
-_FLUSH_SECONDS = 2.0  # for whoever watches the file; a checkpoint flushes by itself
+_FLUSH_SECONDS = 2.0  # for readers of the file; a checkpoint flushes by itself
 
 
 class JsonLines:
-    """An append-only file of records that is cut back to where a checkpoint saw it.
+    """An append-only file of records that is truncated to its length at the last checkpoint.
 
-    A crash may leave half a line, and lines of steps that will be done again. All of that lies behind the
-    position noted in the checkpoint, so opening at that position leaves what an unbroken run would have.
+    A crash may leave a partial line, and lines of steps that will be repeated. All of that is after the
+    position stored in the checkpoint, so truncating there leaves what an uninterrupted run would have.
     """
 
     def __init__(self, path: Path, position: int) -> None:
@@ -78,7 +78,7 @@ def _is_number(value: object) -> bool:
 
 
 class TensorBoard:
-    """Event files for TensorBoard; nothing at all where it is not wanted or not installed."""
+    """Event files for TensorBoard; does nothing if it is not wanted or not installed."""
 
     def __init__(self, folder: Path, first_step: int, wanted: bool) -> None:
         """Events at or past `first_step` of an earlier session are hidden: those steps are done again."""
@@ -93,7 +93,7 @@ class TensorBoard:
                 self._writer.add_scalar(name, value, step)
 
     def _open(self) -> None:
-        try:  # only now: it takes long to import
+        try:  # imported late: it is slow to import
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             self._wanted = False

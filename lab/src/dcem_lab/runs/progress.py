@@ -1,4 +1,4 @@
-"""How far a loop is, on stderr: a bar on a terminal, a line every few seconds elsewhere."""
+"""Progress of a loop on stderr: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 

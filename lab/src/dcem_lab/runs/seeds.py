@@ -23,14 +23,13 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def rng_state(**generators: Generator) -> dict[str, Tree]:
-    """The states of the global generators and of those given, as a tree that a checkpoint holds.
+def rng_state() -> dict[str, Tree]:
+    """The states of the global generators, as a tree that a checkpoint holds.
 
-    >>> g = torch.Generator().manual_seed(1)
-    >>> state = rng_state(noise=g)
-    >>> first = torch.rand(3, generator=g)
-    >>> set_rng_state(state, noise=g)
-    >>> torch.equal(first, torch.rand(3, generator=g))
+    >>> state = rng_state()
+    >>> first = torch.rand(3)
+    >>> set_rng_state(state)
+    >>> torch.equal(first, torch.rand(3))
     True
     """
     return {
@@ -38,21 +37,16 @@ def rng_state(**generators: Generator) -> dict[str, Tree]:
         "numpy": np.random.get_state(legacy=False),  # noqa: NPY002
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "given": {name: generator_state(generator) for name, generator in generators.items()},
     }
 
 
-def set_rng_state(state: Any, **generators: Generator) -> None:
+def set_rng_state(state: Any) -> None:
     """Put back what `rng_state` returned. CUDA states need the same number of devices, and else stay."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
     torch.set_rng_state(state["torch"])
     if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
-    if set(state["given"]) != set(generators):
-        raise ValueError(f"generators must be {sorted(state['given'])}, got {sorted(generators)}")
-    for name, generator in generators.items():
-        set_generator_state(generator, state["given"][name])
 
 
 def generator_state(generator: Generator) -> Tree:

@@ -1,4 +1,4 @@
-"""Settings with their ranges beside them: what a field allows is declared once, with its default."""
+"""Settings with ranges: what a field allows is declared once, with its default."""
 
 from __future__ import annotations
 
@@ -59,6 +59,11 @@ class Range:
 def setting(default: Any, **limits: Any) -> Any:
     """A field with a default and the limits of `Range`: ``lr: float = setting(1e-3, above=0)``."""
     return dataclasses.field(default=default, metadata={"range": Range(**limits)})
+
+
+def resetting(config_type: Any, name: str, default: Any) -> Any:
+    """A field of a base class, with its limits and another default."""
+    return dataclasses.field(default=default, metadata=config_type.__dataclass_fields__[name].metadata)
 
 
 @dataclasses.dataclass(frozen=True)

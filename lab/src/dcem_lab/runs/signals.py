@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as requests: the current step is finished and saved, then the run ends."""
+"""SIGTERM and Ctrl-C as requests to stop: the current step is finished and saved, then the run ends."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class StopRequests:
 
     A second Ctrl-C always does. SIGTERM may come several times (schedulers repeat it) and counts once.
 
-    Inside a job of submitit, which has handlers of its own, SIGTERM only announces that the scheduler will
-    end the job, or preempt it: the run is saved and continues while it is let (`save_wanted`). SIGUSR2, the
-    announcement that the job's time is over, is taken over: once the run is saved, `pass_on` gives it to
-    submitit, which queues the job again.
+    Inside a job of submitit, which has its own handlers, SIGTERM only announces that the scheduler will end
+    or preempt the job: the run is saved and continues as long as possible (`save_wanted`). SIGUSR2 announces
+    that the job's time is over. It is intercepted: once the run is saved, `pass_on` gives it to submitit,
+    which queues the job again.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class StopRequests:
         self._previous: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> StopRequests:
-        if threading.current_thread() is threading.main_thread():  # the only one that may set handlers
+        if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
             default = (signal.SIG_DFL, signal.default_int_handler, interrupt)
             wanted = [
                 number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) in default

@@ -1,4 +1,4 @@
-"""What an experiment wants to survive: named objects, captured as a tree and put back in place."""
+"""The state of an experiment: named objects, captured as a tree and restored in place."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from dcem_lab.cartpole import section as cartpole
 from dcem_lab.regression import section as regression
 from dcem_lab.report import page
 from dcem_lab.report.sources import Sources
-from dcem_lab.study import intro, limits, quick, speed
+from dcem_lab.study import intro, layers, limits, quick, speed
 from dcem_lab.suite import section as suite
 from dcem_lab.suite import value_section as value
 
-SECTIONS = (intro, quick, regression, cartpole, suite, value, speed)
+SECTIONS = (intro, quick, regression, cartpole, suite, value, speed, layers)
 
 
 def write_page(out: Path, sources: Sources) -> Path:

@@ -1,4 +1,4 @@
-"""The README's table: what was measured beside the paper or a peer, every number from a file of results."""
+"""The README's table: comparisons with the paper or a peer, every number from a result file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dcem_lab import paper
 from dcem_lab.cartpole import numbers as cartpole_numbers
 from dcem_lab.regression import numbers as regression
 from dcem_lab.report.documents import NOT_MEASURED
-from dcem_lab.report.sources import Sources, read_json, read_rows
-from dcem_lab.study import optimisers
+from dcem_lab.report.sources import Sources, read_json, rows_if_any
+from dcem_lab.study import optimisers, peers
 from dcem_lab.suite.beside import ranked, read_peers, returns_of
 from dcem_lab.suite.numbers import Evaluation, read_evaluations
 from dcem_lab.suite.value_numbers import main_trainings
@@ -30,6 +30,7 @@ def rows(sources: Sources) -> list[dict[str, str]]:
         *_control_suite(sources.results),
         *_with_a_value(sources.results),
         *_optimisers(sources),
+        *_layers(sources),
         *_speed(sources.benchmarks),
     ]
 
@@ -46,7 +47,7 @@ def _regression(results: Path) -> Iterator[dict[str, str]]:
         here, beside = (f"{found[name].at_minimum.mean():.0%}" for name in ("dcem", "gd"))
     except (FileNotFoundError, KeyError):
         pass
-    what = "Regression with a learned energy: predictions that are minima of it"
+    what = "Energy-based regression: predictions at a minimum of the learned energy"
     yield _row(what, here, f"unrolled gradient descent: {beside}", "lab/docs/regression.md")
 
 
@@ -58,16 +59,15 @@ def _cartpole(results: Path) -> Iterator[dict[str, str]]:
         here = f"{found['8', '1']:.2f} times"
     except FileNotFoundError:
         pass
-    source = "lab/docs/cartpole.md"
-    what = "Cartpole swing-up in a latent space: improvement over CEM with three times the samples"
-    yield _row(what, here, f"the paper: {known:.2f} times", source)
+    what = "Cartpole swing-up in a learned latent space: improvement over CEM with three times the samples"
+    yield _row(what, here, f"the paper: {known:.2f} times", "lab/docs/cartpole.md")
 
 
 def _control_suite(results: Path) -> Iterator[dict[str, str]]:
     evaluated = {(e.task, e.controller): e for e in read_evaluations(results)}
     for task, robot in _ROBOTS.items():
         yield _row(
-            f"{robot}, DCEM in a learned latent space, fine-tuned: return",
+            f"{robot}, DCEM in a learned latent space, fine-tuned: return over 100 episodes",
             _returns(task, evaluated) or NOT_MEASURED,
             f"the paper: median {paper.DMC_RETURNS[task, _CONTROLLER].median:.0f}",
             "lab/docs/control-suite.md",
@@ -75,21 +75,25 @@ def _control_suite(results: Path) -> Iterator[dict[str, str]]:
 
 
 def _with_a_value(results: Path) -> Iterator[dict[str, str]]:
-    """Means of the seeds where the training ends, beside published agents after as many steps."""
+    """Means over the seeds at the end of training, and published agents after the same number of steps."""
     found = {training.task: returns_of(training.curves) for training in main_trainings(results)}
-    peers = read_peers(results)
+    published = read_peers(results)
+    here, beside = [], []
     for task, robot in _ROBOTS.items():
-        here = beside = NOT_MEASURED
-        steps = ""
         if returns := found.get(task):
             at = max(returns)
-            steps = f" after {at:,} steps"
-            here = f"{len(returns[at])} seeds: means {', '.join(f'{mean:.0f}' for mean in returns[at])}"
-            known = ranked(task, at, peers)
+            means = ", ".join(f"{mean:.0f}" for mean in returns[at])
+            here.append(f"{robot} after {at:,} steps: {means}")
+            known = ranked(task, at, published)
             names = dict.fromkeys([*known][:1] + ["TD-MPC2"] * ("TD-MPC2" in known))
-            beside = ", ".join(f"{agent}: {known[agent]:.0f}" for agent in names) or NOT_MEASURED
-        what = f"{robot}, plans that end in a learned value: return{steps}"
-        yield _row(what, here, beside, "lab/docs/agents-with-a-value.md")
+            if names:
+                beside.append(f"{robot}: " + ", ".join(f"{agent} {known[agent]:.0f}" for agent in names))
+    yield _row(
+        "Plans that end in a learned value: mean return, seed by seed",
+        "; ".join(here) or NOT_MEASURED,
+        "; ".join(beside) or NOT_MEASURED,
+        "lab/docs/agents-with-a-value.md",
+    )
 
 
 def _returns(task: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:
@@ -112,19 +116,35 @@ def _optimisers(sources: Sources) -> Iterator[dict[str, str]]:
         for name in ("ipop", "pycma CMA-ES", "pycma IPOP")
     )
     yield _row(
-        "BBOB, 10 dimensions, 10,000 evaluations, `IPOP`: share of targets reached",
+        "BBOB benchmark, 10 dimensions, 10,000 evaluations, `IPOP` solver: fraction of targets reached",
         here,
         f"pycma: {beside}, with restarts {restarted}",
         "benchmarks/optimisers/README.md",
     )
 
 
+def _layers(sources: Sources) -> Iterator[dict[str, str]]:
+    found = {row["contender"]: row["found"] for row in peers.layers(sources, "pendulum")}
+    here, *beside = (
+        f"{float(found[name]):.0%}" if found.get(name) else NOT_MEASURED
+        for name in ("DCEM, implicit", "TorchOpt Adam, unrolled", "mpc.pytorch", "theseus LM, unrolled")
+    )
+    yield _row(
+        "Argmin layer, ten torques through a network: lowest minima found",
+        here,
+        f"TorchOpt: {beside[0]}, mpc.pytorch: {beside[1]}, theseus: {beside[2]}",
+        "docs/layers.md",
+    )
+
+
 def _speed(folder: Path) -> Iterator[dict[str, str]]:
-    times = _times(folder / "dcem.csv", "quadratic, B=1", "contender", "forward+backward ms")
+    rows = [row for row in rows_if_any(folder / "dcem.csv") if row["case"] == "quadratic, B=1"]
+    measured = {row["contender"]: row["forward+backward ms"] for row in rows}
+    times = {contender: _ms(ms) for contender, ms in measured.items() if ms}
     run = read_json(folder / "run.json") if (folder / "run.json").exists() else None
     where = _where(run.get("tables", {}).get("dcem", run)) if run else "CPU"
     yield _row(
-        f"A solve with its gradients (20 dimensions, {where})",
+        f"Time of one solve with gradients (20 dimensions, {where})",
         times.get("dcem.DCEM", NOT_MEASURED),
         f"theseus-ai: {times.get('theseus DCEM', NOT_MEASURED)}",
         "benchmarks/results/tables.md",
@@ -134,12 +154,6 @@ def _speed(folder: Path) -> Iterator[dict[str, str]]:
 def _where(run: dict[str, Any]) -> str:
     threads = run["threads"]
     return f"{threads} CPU thread{'s' * (threads > 1)}, version {run['versions']['ours']['dcem']}"
-
-
-def _times(path: Path, case: str, contender: str, column: str) -> dict[str, str]:
-    """Milliseconds by contender, of those that have been measured."""
-    measured = read_rows(path) if path.exists() else []
-    return {row[contender]: _ms(row[column]) for row in measured if row["case"] == case and row[column]}
 
 
 def _ms(text: str) -> str:

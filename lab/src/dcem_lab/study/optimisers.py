@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dcem_lab.report.documents import NOT_MEASURED, Rows
-from dcem_lab.report.sources import Sources, read_rows
+from dcem_lab.report.sources import Sources, rows_if_any
 
 # By their names in the tables: how a reader knows them.
 _COLUMNS = {
     "dcem": "`DCEM()`",
     "dcem, paper": "its paper's settings",
     "dcem, full": "`FullGaussian`",
+    "dcem, full, 50 samples": "with N = 50, no bounds",
     "cmaes": "`CMAES()`",
     "ipop": "`IPOP(tau=0)`",
     "pycma CMA-ES": "pycma",
@@ -19,7 +20,7 @@ _COLUMNS = {
     "scipy DE": "scipy's DE",
 }
 _GROUPS = ("separable", "moderate", "ill-conditioned", "multimodal", "weak structure")
-_CASES = (("10", "100"), ("10", "1000"), ("20", "100"), ("20", "1000"))
+_CASES = (("10", "100"), ("10", "1000"), ("20", "100"), ("20", "1000"), ("40", "100"), ("40", "1000"))
 
 
 def shares(sources: Sources) -> dict[tuple[str, str, str], dict[str, str]]:
@@ -40,12 +41,31 @@ def overview(sources: Sources) -> Rows:
 def groups(sources: Sources) -> Rows:
     """Shares by group of functions, with 1,000 evaluations per dimension."""
     found = shares(sources)
-    names = ("dcem", "dcem, full", "cmaes", "ipop", "pycma CMA-ES", "pycma IPOP")
+    names = ("dcem", "dcem, full", "dcem, full, 50 samples", "cmaes", "ipop", "pycma CMA-ES", "pycma IPOP")
     return [
         {"dimensions": dimension, "functions": group}
         | {_COLUMNS[name]: _share(found.get((name, dimension, "1000")), group) for name in names}
         for dimension in ("10", "20")
         for group in _GROUPS
+    ]
+
+
+def many(sources: Sources) -> Rows:
+    """1,024 problems on one core: how long they take, beside a loop over pycma."""
+    rows = [row for row in _read(sources, "many.csv") if row["seconds for all"]]
+    loop = {
+        row["problem"]: float(row["seconds for all"]) for row in rows if row["optimiser"].startswith("pycma")
+    }
+    return [
+        {
+            "problem": row["problem"],
+            "optimiser": row["optimiser"],
+            "seconds for all": row["seconds for all"],
+            "times faster than pycma": f"{loop[row['problem']] / float(row['seconds for all']):.1f}",
+            "median of the best values": row["median"],
+        }
+        for row in sorted(rows, key=lambda row: row["problem"])
+        if row["problem"] in loop
     ]
 
 
@@ -61,8 +81,7 @@ def refined(sources: Sources) -> Rows:
 
 
 def _read(sources: Sources, name: str) -> Rows:
-    path = sources.checkout / "benchmarks" / "optimisers" / "results" / name
-    return read_rows(path) if path.exists() else []
+    return rows_if_any(sources.checkout / "benchmarks" / "optimisers" / "results" / name)
 
 
 def _share(row: dict[str, str] | None, group: str) -> str:

@@ -1,4 +1,4 @@
-"""The section on speed: ours beside peers on the CPU, and beside the machine's limits on a GPU."""
+"""The section on speed: compared with peers on the CPU, and with the hardware limits on a GPU."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from dcem_lab.regression import numbers as regression
 from dcem_lab.regression import section as regression_section
 from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
 from dcem_lab.report.formats import duration
-from dcem_lab.report.sources import Sources, read_rows
-from dcem_lab.study import headline, optimisers, peers
+from dcem_lab.report.sources import Sources, read_rows, rows_if_any
+from dcem_lab.study import gymnasium_tasks, headline, optimisers, peers
 from dcem_lab.study.speed import loop_rows
-from dcem_lab.suite import questions, starts, value_numbers
+from dcem_lab.suite import questions, realtime, starts, value_numbers
 from dcem_lab.suite import section as suite_section
 from dcem_lab.suite.beside import aggregate_rows, read_peers
 from dcem_lab.suite.numbers import (
@@ -41,7 +41,7 @@ def sources_in(checkout: Path) -> Sources:
 
 
 def _verdicts(sources: Sources) -> Rows:
-    """The paper's numbers beside ours, as the report judges them."""
+    """The paper's numbers and ours, with the report's verdicts."""
     return [
         {
             "number": claim.name,
@@ -84,7 +84,7 @@ def _curves(sources: Sources) -> Rows:
 
 
 def _evaluations(sources: Sources, others: bool = True) -> Rows:
-    """The three controllers on both tasks, beside the paper's; all others below."""
+    """The three controllers on both tasks, compared with the paper; all others below."""
     found = {(e.task, e.controller): e for e in read_evaluations(sources.results)}
     rows = []
     more = [key for key in found if others and key not in paper.DMC_RETURNS]
@@ -116,14 +116,15 @@ def _agents_overall(sources: Sources) -> Rows:
 def _regression(sources: Sources) -> Rows:
     rows = []
     for variant in regression.read_variants(sources.results):
-        if variant.config["method"] == "dcem" and variant.config.get("schedule", "plateau") == "plateau":
+        schedule = variant.config.get("schedule", "plateau"), variant.config["eval_every"]
+        if variant.config["method"] == "dcem" and schedule == ("plateau", 200):  # others differ in more
             errors, config = variant.error_at(variant.config["n_iters"]), variant.config
             rows.append(
                 {
                     "τ": f"{config['tau']:g}",
                     "T": str(config["n_iters"]),
-                    "error, seed by seed": ", ".join(f"{error:.1e}" for error in errors),
-                    f"after {variant.errors.shape[1]} iterations, times that": ", ".join(
+                    "error, by seed": ", ".join(f"{error:.1e}" for error in errors),
+                    f"after {variant.errors.shape[1]} iterations, relative to that": ", ".join(
                         f"{factor:.1f}" for factor in variant.growth
                     ),
                     "predictions at a minimum": f"{variant.at_minimum.mean():.0%}",
@@ -140,17 +141,23 @@ def _cartpole(sources: Sources) -> Rows:
     ]
 
 
-def _cem(sources: Sources) -> Rows:
-    columns = ("controller", "trajectories", "cost", "lowest and highest draw")
+def _baselines(sources: Sources, cem: bool, column: str) -> Rows:
+    """CEM over all forces, or latent spaces learned in other ways."""
+    columns = ("controller", "trajectories", "cost", column)
     rows = cartpole_numbers.baselines(cartpole_numbers.read(sources.results))
-    return [{name: row[name] for name in columns} for row in rows if row["controller"].startswith("CEM")]
+    return [
+        {name: row[name] for name in columns} for row in rows if row["controller"].startswith("CEM") == cem
+    ]
 
 
-def _spaces(sources: Sources) -> Rows:
-    """Latent spaces that were learned in other ways."""
-    columns = ("controller", "trajectories", "cost", "cost on fresh states")
-    rows = cartpole_numbers.baselines(cartpole_numbers.read(sources.results))
-    return [{name: row[name] for name in columns} for row in rows if not row["controller"].startswith("CEM")]
+def _temperatures(sources: Sources) -> Rows:
+    """A row per setting, a column per problem and number of iterations."""
+    path = sources.checkout / "benchmarks" / "optimisers" / "results" / "temperatures.csv"
+    found: dict[str, dict[str, str]] = {}
+    for row in rows_if_any(path):
+        column = f"{row['problem']}, T = {row['iterations']}"
+        found.setdefault(row["setting"], {})[column] = row["result (lower is better)"]
+    return [{"setting": f"`{setting}`", **results} for setting, results in found.items()]
 
 
 def _backward(sources: Sources) -> Rows:
@@ -172,8 +179,7 @@ def _backward(sources: Sources) -> Rows:
 
 
 def _gpu_targets(sources: Sources) -> Rows:
-    path = sources.gpu_benchmarks / "targets.csv"
-    return read_rows(path) if path.exists() else []
+    return rows_if_any(sources.gpu_benchmarks / "targets.csv")
 
 
 def _differentiation(sources: Sources) -> Rows:
@@ -220,20 +226,24 @@ TABLES: Tables = {
     "agents-overall": _agents_overall,
     "agent-episodes": lambda sources: value_numbers.episode_rows(read_evaluations(sources.results, "agent")),
     "agent-questions": lambda sources: questions.agent_rows(sources.results),
+    "gymnasium": gymnasium_tasks.rows,
     "loop": lambda sources: loop_rows(sources),
     "returns": lambda sources: _evaluations(sources, others=False),
     "evaluations": _evaluations,
     "planning": lambda sources: planning_rows(sources.results),
+    "decisions": lambda sources: realtime.decision_rows(sources.results),
     "regression": _regression,
     "regression-variants": lambda sources: regression.table(regression.read_variants(sources.results)),
     "cartpole": _cartpole,
-    "cem": _cem,
-    "spaces": _spaces,
+    "cem": lambda sources: _baselines(sources, True, "lowest and highest draw"),
+    "spaces": lambda sources: _baselines(sources, False, "cost on fresh states"),
     "closed-loop": lambda sources: cartpole_numbers.closed_loop(sources.results),
     "closed-loop-trainings": lambda sources: cartpole_numbers.closed_loop_trainings(sources.results),
+    "temperatures": _temperatures,
     "backward": _backward,
     "optimisers": optimisers.overview,
     "optimisers-groups": optimisers.groups,
+    "many-problems": optimisers.many,
     "refine": optimisers.refined,
     "gpu-targets": _gpu_targets,
     "differentiation": _differentiation,
@@ -243,6 +253,7 @@ TABLES: Tables = {
     "layers-pendulum": lambda sources: peers.layer_rows(sources, "pendulum"),
     "layers-regression": lambda sources: peers.layer_rows(sources, "regression"),
     "soft-topk": peers.topk_rows,
+    "soft-topk-embedding": peers.embedding_rows,
     "solves": peers.solve_rows,
 }
 

@@ -1,4 +1,4 @@
-"""A trained controller for whoever steps an environment of their own."""
+"""A trained controller for use in your own environment loop."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dcem_lab.runs import require
+from dcem_lab.runs.settings import resetting
 from dcem_lab.suite import planet
 from dcem_lab.suite.agents import AgentConfig, CollectingConfig, PlannerConfig, ValueConfig
 from dcem_lab.suite.agents.planner import GUIDED
@@ -19,39 +19,23 @@ from dcem_lab.suite.trained import load_from
 __all__ = ["PRESETS", "Config", "check", "run"]
 
 
-def _phase_one(name: str, default: Any) -> Any:
-    """A field of phase 1, with its range and another default."""
-    return field(default=default, metadata=planet.Config.__dataclass_fields__[name].metadata)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Config(planet.Config):
     """A task, an agent to learn it, and how often to look at it.
 
     How the world model learns (`LearningConfig`) is told at the top, all else in parts.
 
-    Attributes, beside those:
-        seed: of everything.
-        device: cpu, cuda, or auto for cuda where there is one.
-        task: a task of the control suite or a Gymnasium id.
-        action_repeat: environment steps an action is held for; null for the task's own.
-        source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
-            has one (else seed episodes that it plans itself); `from=` on the command line. A run of phase 1
-            has no value yet, and gets a new one.
-        wrap_angles: give the model sine and cosine of the observations that are angles.
-        model: the world model.
-        planner: the planner that collects.
-        evaluation: the planner that is evaluated.
-        collecting: exploration and memory.
-        loop: the loop around the agent.
-        value: critics and actor, and how they learn.
+    Attributes, beside those and those of phase 1:
+        source: a run folder or the name of pretrained weights to continue from, with its replay buffer if it
+            has one (otherwise seed episodes that it plans itself); `from=` on the command line. A run of
+            phase 1 gets a new value.
+        value: critics and actor, and their training.
     """
 
     wrap_angles: bool = True
-    updates_per_step: float = _phase_one("updates_per_step", 1.0)
-    clip: float = _phase_one("clip", 20.0)
-    average: float = _phase_one("average", 0.995)
-    early_chunks: float = _phase_one("early_chunks", 0.2)
+    clip: float = resetting(planet.Config, "clip", 20.0)
+    average: float = resetting(planet.Config, "average", 0.995)
+    early_chunks: float = resetting(planet.Config, "early_chunks", 0.2)
     model: RSSMConfig = field(default_factory=lambda: replace(planet.ENSEMBLE, distance=6))
     planner: PlannerConfig = GUIDED
     evaluation: PlannerConfig = GUIDED
@@ -94,7 +78,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 
 def check(config: Config) -> None:
-    """The task must exist, and what it goes on from must fit."""
+    """Check that the task exists, and that the source to continue from fits."""
     planet.check(config)
     theirs = load_from(config.source).value if config.source else None
     if theirs is None:

@@ -1,4 +1,4 @@
-"""Our agents beside published ones, at the same environment steps: task by task, and over all tasks."""
+"""Our agents compared with published ones at the same environment steps: per task, and over all tasks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dcem_lab.report.sources import read_json, read_rows
+from dcem_lab.report.sources import read_json, rows_if_any
 from dcem_lab.report.statistics import interquartile_mean, optimality_gap, stratified
 from dcem_lab.suite.numbers import Training, evaluated, seed_of
 
 STEPS = (*range(100_000, 600_001, 100_000), 1_000_000)
 OURS = "ours"
-NEAR = 0.05  # an evaluation this close to a number of steps counts for it
-MOST = 1000  # what an episode of the control suite can return
+NEAR = 0.05  # relative tolerance in steps when matching evaluations
+MOST = 1000  # the maximum return of an episode in the control suite
 _RESAMPLES = 2000
 
 Returns = Mapping[int, np.ndarray]
@@ -30,9 +30,8 @@ Rows = list[dict[str, str]]
 
 def read_peers(results: Path) -> Peers:
     """Published returns, by agent and task; where only means were published, one number for all seeds."""
-    path = results / "agent" / "peers.csv"
     found: dict[str, dict[str, dict[int, np.ndarray]]] = {}
-    for row in read_rows(path) if path.exists() else []:
+    for row in rows_if_any(results / "agent" / "peers.csv"):
         returns = np.array(row["returns"].split(), float)
         found.setdefault(row["agent"], {}).setdefault(row["task"], {})[int(row["env_steps"])] = returns
     return found
@@ -45,13 +44,13 @@ def peer_sources(results: Path) -> Rows:
 
 
 def returns_of(curves: Sequence[Curve], steps: Sequence[int] = STEPS) -> Returns:
-    """What the evaluations of seeds say at these steps."""
+    """The evaluations of the seeds at these steps."""
     found = {at: [y for curve in curves for y in _near(curve, at)] for at in steps}
     return {at: np.array(returns) for at, returns in found.items() if returns}
 
 
 def _near(curve: Curve, steps: int) -> Iterator[float]:
-    """The evaluation at so many steps, where there is one."""
+    """The evaluation at this number of steps, if there is one."""
     x, y = evaluated(curve, "eval_mean")
     distance = np.abs(x - steps)
     if (distance <= NEAR * steps).any():
@@ -79,7 +78,7 @@ def beside_rows(
 
 
 def at_steps(returns: Returns, steps: Sequence[int], seeds: int = 1) -> dict[str, str]:
-    """Means over the seeds that came so far; where that is not all of them, it is said.
+    """Means over the seeds that reached these steps, with a note if not all did.
 
     >>> at_steps({1000: np.array([3.0, 5.0]), 2000: np.array([6.0])}, [1000, 2000, 3000], seeds=2)
     {'1,000': '4', '2,000': '6 (1 of 2 seeds)', '3,000': '–'}
@@ -93,7 +92,7 @@ def at_steps(returns: Returns, steps: Sequence[int], seeds: int = 1) -> dict[str
 
 
 def ranked(task: str, at: int, peers: Peers) -> dict[str, float]:
-    """The means of published agents on a task after so many steps, the best first."""
+    """The means of published agents on a task after this number of steps, the best first."""
     means = {
         agent: float(tasks[task][at].mean()) for agent, tasks in peers.items() if at in tasks.get(task, {})
     }
@@ -103,7 +102,7 @@ def ranked(task: str, at: int, peers: Peers) -> dict[str, float]:
 def aggregate_rows(trainings: Sequence[Training], peers: Peers) -> dict[str, Rows]:
     """Over all runs of all tasks, at the steps where we have every task: two measures, with 95% intervals.
 
-    Runs are drawn again within their task. A published agent stands where it has every task.
+    The bootstrap resamples runs within their task. A published agent is listed if it has every task.
     """
     ours = {training.task: returns_of(training.curves) for training in trainings}
     if len(ours) < 2:

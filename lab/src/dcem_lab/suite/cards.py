@@ -1,4 +1,4 @@
-"""Every controller of cheetah and walker: its films beside the returns of all its episodes."""
+"""Every controller of cheetah and walker: its videos and the returns of all its episodes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def newest(evaluations: Sequence[Evaluation]) -> dict[Key, Evaluation]:
 
 def _card(one: Evaluation, evaluations: Sequence[Evaluation], films: Sequence[Film]) -> Markup:
     first, *others = (row for each in (one, *other_seeds(one, evaluations)) for row in _dots(each))
-    # Of several runs, a film does not say which one it is of.
+    # With several runs, a video does not say which run it shows.
     marked = [film.total for film in films if film.total is not None and len(one.runs) == 1]
     first = replace(first, known=paper.DMC_RETURNS.get((one.task, one.controller)), marked=marked)
     shown = [(film.address, _caption(film.total, first.low)) for film in films]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Generator, Tensor
 
 from dcem import Decoder
 from dcem_lab.runs import Run, require
-from dcem_lab.runs.settings import setting
+from dcem_lab.runs.settings import resetting, setting
 from dcem_lab.suite.agents import (
     AgentConfig,
     Beginning,
@@ -42,11 +41,6 @@ from dcem_lab.suite.trained import Trained, load, load_from
 from dcem_lab.training.loop import train
 
 
-def _learning(name: str, default: float) -> Any:
-    """A field of `LearningConfig`, with its range and another default."""
-    return field(default=default, metadata=LearningConfig.__dataclass_fields__[name].metadata)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Config(LearningConfig):
     """A run of phase 1 to start from, a decoder to learn on it, and how often to look at it.
@@ -54,25 +48,25 @@ class Config(LearningConfig):
     How the world model goes on learning (`LearningConfig`) is told at the top, all else in parts.
 
     Attributes, beside those:
-        seed: of everything.
-        device: cpu, cuda, or auto for cuda where there is one.
-        source: a run folder or the name of weights that ship; `from=` on the command line.
-        keep_model: start with its model, instead of a new one of the same kind.
-        keep_decoder: start with its decoder, where it is a run of this phase, and let that one control the
-            seed episodes, if there are any.
-        keep_replay: start with its replay buffer, instead of seed episodes, which a source of phase 1
-            controls itself where its model is kept; else their actions are random.
-        keep_value: plan with its value, where it has one, and let that go on learning.
-        offline: learn the decoder on its replay buffer alone, without an environment (Algorithm 2), in as
-            many updates as `env_steps` would come with.
-        pessimism: of the planner's reward; null for that of the model to start from.
-        planner: how to plan, in the latent space, while learning, collecting and evaluating.
-        decoder: the decoder, and how it learns.
-        value: how a value goes on learning, where there is one; its networks are those of the source.
+        seed: seed of all random numbers.
+        device: cpu, cuda, or auto for cuda if available.
+        source: a run folder or the name of pretrained weights; `from=` on the command line.
+        keep_model: start with the source's model instead of a new one.
+        keep_decoder: start with the source's decoder, if it is a run of this phase, and use it in the seed
+            episodes.
+        keep_replay: start with the source's replay buffer instead of seed episodes. A phase-1 source plays
+            the seed episodes if its model is kept; otherwise they have random actions.
+        keep_value: plan with the source's value, if it has one, and keep training it.
+        offline: train the decoder on the replay buffer only, without an environment (Algorithm 2), for as
+            many updates as `env_steps` imply.
+        pessimism: pessimism of the planner's reward; null for that of the source.
+        planner: planner in the latent space, for learning, collecting and evaluating.
+        decoder: the decoder and its training.
+        value: training of the value, if there is one; its networks are those of the source.
         plan: how plans learn to please its critics: phase 3 off policy, where the decoder is kept and neither
             it nor the model learns otherwise (`preset=improve`).
-        collecting: exploration and memory.
-        loop: the loop around the agent.
+        collecting: exploration and replay buffer.
+        loop: training loop.
     """
 
     seed: int = 0
@@ -84,9 +78,9 @@ class Config(LearningConfig):
     keep_value: bool = True
     offline: bool = False
     pessimism: float | None = setting(None, least=0)
-    updates_per_step: float = _learning("updates_per_step", 2.0)
-    clip: float = _learning("clip", 20.0)
-    average: float = _learning("average", 0.995)
+    updates_per_step: float = resetting(LearningConfig, "updates_per_step", 2.0)
+    clip: float = resetting(LearningConfig, "clip", 20.0)
+    average: float = resetting(LearningConfig, "average", 0.995)
     planner: PlannerConfig = field(
         default_factory=lambda: PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
     )

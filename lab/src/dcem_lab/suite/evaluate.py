@@ -1,4 +1,4 @@
-"""Evaluating what was trained: episodes of any controller, their statistics, and a line for each."""
+"""Evaluation of trained controllers: episodes, their statistics, and a line for each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from scipy import stats
 
-from dcem_lab.report.statistics import bootstrap
+from dcem_lab.report.statistics import bootstrap, interquartile_mean
 from dcem_lab.runs.files import write_csv
 from dcem_lab.suite import trained
 from dcem_lab.suite.agents import Episode
@@ -30,13 +29,12 @@ def load(
     full_space: bool = False,
     **planner: Any,
 ) -> Trained:
-    """`dcem_lab.suite.trained.load`, on that device and done with learning."""
+    """`dcem_lab.suite.trained.load`, on that device and with frozen weights."""
     if device.type == "cpu":
         planner = {"dtype": "float32", **planner}  # half precision is slow there
     found = trained.load(run_or_name, snapshot, full_space, **planner).to(device)
     for network in found.networks.values():
-        if network is not None:
-            network.requires_grad_(False)
+        network.requires_grad_(False)
     return found
 
 
@@ -51,7 +49,7 @@ def play(
 ) -> Iterator[Episode]:
     """Episodes from the seeds `seed`, `seed + 1`, …, `n_envs` at once, as `Controller.play` plays them.
 
-    `environment` makes the environments, where they are not the task's own.
+    `environment` makes the environments, if not those of the task.
     """
     with closing(ParallelEnv(environment or trained.environment(), n_envs, n_workers)) as envs:
         yield from trained.controller().play(envs, range(seed, seed + episodes), each_step)
@@ -88,11 +86,6 @@ def statistics(returns: Sequence[float]) -> dict[str, float]:
         "max": x.max(),
     }
     return {name: float(value) for name, value in metrics.items()}
-
-
-def interquartile_mean(x: np.ndarray, axis: int = -1) -> np.ndarray:
-    """The mean, the lowest and the highest ⌊n / 4⌋ of n left out."""
-    return stats.trim_mean(x, 0.25, axis=axis)
 
 
 def write_episodes(path: Path, episodes: Sequence[Episode]) -> None:

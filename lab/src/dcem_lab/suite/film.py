@@ -1,4 +1,4 @@
-"""A film of a controller at work."""
+"""A video of a controller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMPRESSION = "30"  # of x264: a 20 s film of 320×240 takes about 200 kB
 
 
 class CannotDrawError(RuntimeError):
-    """There is no way to draw a frame here."""
+    """Frames cannot be rendered on this machine."""
 
 
 def film(
@@ -32,7 +32,7 @@ def film(
 ) -> Episode:
     """Play the episode of a seed and write it as mp4, one frame per action; `each_step` is called after each.
 
-    What is in it (task, controller, seed, return, versions, machine, …) goes to a JSON file beside it.
+    Its metadata (task, controller, seed, return, versions, machine, …) goes to a JSON file next to it.
     """
     environment = partial(trained.environment(), render_mode="rgb_array")
     _try_to_draw(environment())
@@ -73,7 +73,7 @@ def _try_to_draw(env: gymnasium.Env) -> None:
         env.reset(seed=0)
         try:
             frame = env.render()
-        except gymnasium.error.DependencyNotInstalled as error:  # says itself what to install
+        except gymnasium.error.DependencyNotInstalled as error:  # its message says what to install
             raise CannotDrawError(f"no frame could be drawn: {error}") from error
         except Exception as error:  # whatever the graphics libraries raise
             raise CannotDrawError(

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation: how much better an action was than the value function had expected."""
+"""Generalised advantage estimation: how much better an action was than the value function predicted."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Slice:
 
     @property
     def below_highest(self) -> np.ndarray:
-        """The returns, less the highest of their moment: at a run all are larger than at the start."""
+        """The returns minus the highest of their moment: while running, all are larger than at the start."""
         return self.returns - self.returns.max(axis=(1, 2), keepdims=True)
 
 
@@ -91,7 +91,7 @@ def _drawn(one: Slice, depth: float) -> dict[str, Any]:
                 "following": _line(x, y, one.path[step : step + horizon + 1]),
                 "planned": one.predicted[step],
                 "highest": one.returns[i].max(),
-                # White would hide where a cell ends.
+                # White would hide the edge of a cell.
                 "actions": shades(mosaic, low - 0.2 * (high - low), high),
             }
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,9 +78,12 @@ def write(
             for cell, t, action in np.ndindex(*decoded.shape)
         ]
     steps = torch.column_stack([path, episode.returns]).tolist()
-    _write(folder / "surface.csv", ["moment", "a", "b", "return"], returns)
-    _write(folder / "actions.csv", ["moment", "a", "b", "t", "action", "value"], actions)
-    _write(folder / "path.csv", ["step", "a", "b", "return"], ([t, *row] for t, row in enumerate(steps)))
+    for name, columns, rows in (
+        ("surface", ["moment", "a", "b", "return"], returns),
+        ("actions", ["moment", "a", "b", "t", "action", "value"], actions),
+        ("path", ["step", "a", "b", "return"], [[t, *row] for t, row in enumerate(steps)]),
+    ):
+        write_csv(folder / f"{name}.csv", columns, rows, digits=4)  # which keeps the files small
     record = {
         "command": f"python -m {__spec__.name} {run_or_name} --seed {seed}",
         "weights": str(run_or_name),
@@ -144,11 +147,6 @@ def points(plan: Tensor, two: Tensor, places: Tensor) -> Tensor:
 def predicted_returns(mpc: MPC, state: Tensor, z: Tensor) -> Tensor:
     """What the model, as pessimistic as the planner has it, expects of decode(z) (P, d) from a state (s,)."""
     return -mpc.total_cost(z, state)
-
-
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[float]]) -> None:
-    """With four digits, to keep the files small."""
-    write_csv(path, columns, ([f"{v:.4g}" if isinstance(v, float) else v for v in row] for row in rows))
 
 
 def main() -> None:

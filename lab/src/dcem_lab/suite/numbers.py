@@ -1,4 +1,4 @@
-"""The numbers of cheetah and walker: training curves, evaluation episodes, and what a decision costs."""
+"""The numbers of cheetah and walker: training curves, evaluation episodes, and the time of a decision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from dcem_lab import paper
 from dcem_lab.report.formats import duration, machine_of, number
-from dcem_lab.report.sources import read_columns, read_json, read_rows, seeds_of
+from dcem_lab.report.sources import read_columns, read_json, rows_if_any, seeds_of
 from dcem_lab.report.statistics import Interval, bootstrap
 
 TASKS, CONTROLLERS = (tuple(dict.fromkeys(names)) for names in zip(*paper.DMC_RETURNS, strict=True))
@@ -36,7 +36,7 @@ class Training:
     preset: str
     records: dict[str, dict[str, Any]]
     curves: list[dict[str, np.ndarray]]
-    aside: bool = False  # it answers a question, and stands in no chart
+    aside: bool = False  # it answers a question, and is in no chart
 
     @property
     def name(self) -> str:
@@ -49,7 +49,7 @@ class Training:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it began with what another run had learned, so that its steps are not all there were."""
+        """Whether it started from another run's weights, so that its steps are not the total."""
         return any(record.get("config", {}).get("source") for record in self.records.values())
 
 
@@ -73,7 +73,7 @@ class Evaluation:
 
     @cached_property
     def interval(self) -> Interval:
-        """Of the median: episodes are drawn again; of several runs, these first, and then their episodes."""
+        """Bootstrap interval of the median: resample episodes; of several runs, runs and then episodes."""
         runs = list(self.runs.values())
         if len(runs) == 1:
             return bootstrap(runs[0], np.median, _RESAMPLES)
@@ -151,7 +151,7 @@ def training_rows(trainings: Sequence[Training]) -> list[dict[str, str]]:
 
 
 def _promised(curve: dict[str, np.ndarray]) -> str:
-    """What the model said, in the newest update of a decoder, that its plans would earn."""
+    """The return that the model predicted for plans in the latest decoder update."""
     costs = curve.get("decoder_cost", np.empty(0))
     known = costs[np.isfinite(costs)]
     return f"{-known[-1]:.1f}" if len(known) else ""
@@ -159,12 +159,9 @@ def _promised(curve: dict[str, np.ndarray]) -> str:
 
 def read_evaluations(results: Path, folder: str = "dmc") -> list[Evaluation]:
     """By task and controller, those of the paper first."""
-    path = results / folder / "evaluations.csv"
-    if not path.exists():
-        return []
     totals: dict[tuple[str, str], dict[str, list[float]]] = {}
     sampled = {}
-    for row in read_rows(path):
+    for row in rows_if_any(results / folder / "evaluations.csv"):
         key = row["task"].replace(".", "-"), row["controller"]
         totals.setdefault(key, {}).setdefault(row["run"], []).append(float(row["total"]))
         sampled[key] = f"{int(row['samples']) * int(row['iterations']):,}"
@@ -198,15 +195,12 @@ def other_seeds(one: Evaluation, found: Sequence[Evaluation]) -> list[Evaluation
 
 
 def planning_rows(results: Path) -> list[dict[str, str]]:
-    """The time of one plan on a CPU and on a GPU, beside the return that such plans earn."""
-    path = results / "dmc" / "planning.csv"
-    if not path.exists():
-        return []
+    """The time of one plan on a CPU and on a GPU, and the return of such plans."""
     returns = {
         (e.task, e.controller, e.sampled): f"{np.median(e.totals):.0f}" for e in read_evaluations(results)
     }
     plans: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
-    for row in read_rows(path):
+    for row in rows_if_any(results / "dmc" / "planning.csv"):
         plan = row["task"], row["controller"], f"{int(row['trajectories']):,}"
         plans.setdefault(plan, {})[row["kind"]] = row
     return [

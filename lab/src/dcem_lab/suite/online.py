@@ -1,4 +1,4 @@
-"""What experiments with an agent in environments share: the loop's settings, checks, evaluations."""
+"""Shared by experiments with an agent in environments: settings of the loop, checks, evaluations."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from dcem_lab.training.loop import Schedule, every
 DEVICES = ("auto", "cpu", "cuda")
 
 MEMORY = 200
-"""Environment steps after which a reward counts 1/e, where the discount is left to the task."""
+"""Environment steps after which a reward is discounted by 1/e, if the discount is left to the task."""
 
 SELECTION_SEED = 2_000_000
-"""Seeds of episodes that choose the best weights count from here, apart from those of training and `eval`."""
+"""First seed of the episodes that select the best weights, separate from those of training and `eval`."""
 
 FINETUNE_SELECTION_SEED = 2_100_000
-"""The same for weights that go on from others, which were chosen on those and would do too well there."""
+"""The same for fine-tuning: the initial weights were selected on the episodes above, which biases them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +41,10 @@ class LoopConfig(Settings):
     """The loop around an agent.
 
     Attributes:
-        n_envs: environments stepped and planned for at once.
-        n_workers: processes they run in; 0 for this one.
-        eval_every: environment steps (phase 3: PPO steps) between evaluations, whose best weights are kept.
-        eval_episodes: episodes of an evaluation, all at once.
+        n_envs: number of parallel environments.
+        n_workers: worker processes for the environments; 0 to run them in the main process.
+        eval_every: environment steps (phase 3: PPO steps) between evaluations; the best weights are kept.
+        eval_episodes: episodes per evaluation, in parallel.
         save_every: seconds between checkpoints.
     """
 
@@ -64,7 +64,7 @@ class StepLoopConfig(LoopConfig):
     """The loop around one that learns at every step of the environments.
 
     Attributes, beside those of `LoopConfig`:
-        env_steps: environment steps of training, over all environments and with the repeated ones.
+        env_steps: environment steps of training, over all environments, including action repeats.
         log_every: agent steps between log entries.
     """
 
@@ -121,7 +121,7 @@ def require_distance(learning: LearningConfig, model: RSSMConfig) -> None:
 def require_replay(
     source: Trained, name: str, n_envs: int | None, lengths: Mapping[str, int]
 ) -> dict[str, Tensor]:
-    """Its replay buffer, if so many environments can go on with it and sample chunks of these lengths."""
+    """Its replay buffer, if this many environments can continue it and sample chunks of these lengths."""
     replay, model = source.replay, source.model
     if replay is None:
         raise ValueError(f"keep_replay must be false: {name} has no replay buffer")
@@ -139,14 +139,14 @@ def require_replay(
 
 
 def choose_device(name: str) -> torch.device:
-    """What `cpu`, `cuda` or `auto` stands for here."""
+    """The device that `cpu`, `cuda` or `auto` means on this machine."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
 
 
 def training_device(name: str) -> torch.device:
-    """The same, made ready for training: tensor cores may round single precision."""
+    """The same, set up for training: tensor cores may round single precision."""
     device = choose_device(name)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -157,7 +157,7 @@ def training_device(name: str) -> torch.device:
 def evaluations(
     trained: Trained, make: Callable[..., ControlEnv], loop: LoopConfig, first_seed: int = SELECTION_SEED
 ) -> Iterator[Callable[[], dict[str, float]]]:
-    """What evaluates a controller while it is trained, in environments of its own."""
+    """An evaluator for a controller in training, with its own environments."""
     workers = min(loop.n_workers, loop.eval_episodes)
     with closing(ParallelEnv(make, loop.eval_episodes, workers)) as envs:
         yield partial(evaluate, trained.controller(), envs, first_seed)

@@ -37,7 +37,7 @@ from dcem_lab.suite.trained import Trained, load_from
 from dcem_lab.training.loop import train
 
 ANGLES = {"cheetah-run": (1,), "HalfCheetah-v5": (1,)}
-"""Observations that are angles which turn around and around: cheetah's pitch."""
+"""Observations that are unbounded angles: cheetah's pitch."""
 
 _NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pessimism")
 """What may change about a model while its weights stay."""
@@ -50,18 +50,18 @@ class Config(LearningConfig):
     How the world model learns (`LearningConfig`) is told at the top, all else in parts.
 
     Attributes, beside those:
-        seed: of everything.
-        device: cpu, cuda, or auto for cuda where there is one.
+        seed: seed of all random numbers.
+        device: cpu, cuda, or auto for cuda if available.
         task: a task of the control suite or a Gymnasium id.
-        action_repeat: environment steps an action is held for; null for the task's own.
-        source: a run folder or the name of weights that ship, to go on from, with its replay buffer where it
-            has one (else seed episodes that its model plans); `from=` on the command line.
-        wrap_angles: give the model sine and cosine of the observations that are angles.
-        model: the world model; it predicts terminations wherever the task may have some.
-        planner: the planner that collects.
-        evaluation: the planner that is evaluated.
-        collecting: exploration and memory.
-        loop: the loop around the agent.
+        action_repeat: environment steps per action; null for the task's default.
+        source: a run folder or the name of pretrained weights to continue from, with its replay buffer if it
+            has one (otherwise seed episodes planned with its model); `from=` on the command line.
+        wrap_angles: encode observations that are angles as sine and cosine.
+        model: the world model; it predicts terminations if the task can terminate.
+        planner: planner for collecting data.
+        evaluation: planner for evaluations.
+        collecting: exploration and replay buffer.
+        loop: training loop.
     """
 
     seed: int = 0
@@ -101,7 +101,7 @@ ENSEMBLE = RSSMConfig(
     members=3,
     pessimism=0.5,
 )
-"""A small ensemble, planned with pessimistically: a planner finds the holes of a single model."""
+"""A small ensemble with pessimistic planning: a planner exploits the errors of a single model."""
 
 _GYM_PLANNER = PlannerConfig(samples=64, elites=8, iterations=3, horizon=15)
 _TINY_PLANNER = PlannerConfig(samples=20, elites=4, iterations=2, horizon=4)
@@ -174,7 +174,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 
 def check(config: Config) -> None:
-    """The task must exist, with the angles that the model is to see, and what it goes on from must fit."""
+    """Check that the task exists, with the angles to encode, and that the source to continue from fits."""
     if config.source:
         _from_source(config)
     with closing(environment(config)()) as env:
@@ -185,7 +185,7 @@ def check(config: Config) -> None:
 
 
 def run(config: Config, run: Run) -> None:
-    """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
+    """Train, evaluate at intervals, and store the best and the last weights in the run's checkpoint."""
     device, make, loop = training_device(config.device), environment(config), config.loop
     with closing(make()) as env:
         settings, schedule = config.agent_for(env), loop.schedule(env.action_repeat)
@@ -231,5 +231,5 @@ def _action_repeat(make: Callable[..., ControlEnv]) -> int:
 
 
 def environment(config: Config) -> Callable[..., ControlEnv]:
-    """What makes one environment of the task; it takes a `render_mode`."""
+    """A function that makes one environment of the task; it takes a `render_mode`."""
     return partial(make_env, config.task, config.action_repeat)

@@ -30,9 +30,9 @@ class PlannerChanges(Settings):
     """What to change in the source's planner.
 
     Attributes:
-        samples, elites, iterations, sigma: as those of `PlannerConfig`; null for the source's own.
-        tau: likewise; a source that plans over action sequences with the hard top-k (tau=0) needs one here,
-            for gradients to pass.
+        samples, elites, iterations, sigma: as in phase 2; null for the source's settings.
+        tau: temperature; null for the source's. Must be set if the source plans over action sequences with
+            the hard top-k (tau=0), so that gradients flow.
     """
 
     samples: int | None = setting(None, least=1)
@@ -51,12 +51,12 @@ class Config(Settings):
     """A controller to start from, how to fine-tune it, and how often to look at it.
 
     Attributes:
-        seed: of everything.
-        device: cpu, cuda, or auto for cuda where there is one.
-        source: the run folder of the controller, or the name of one that ships; `from=` on the command line.
-        snapshot: the source's weights that were best at an evaluation, or the last.
+        seed: seed of all random numbers.
+        device: cpu, cuda, or auto for cuda if available.
+        source: run folder of the controller, or name of a pretrained one; `from=` on the command line.
+        snapshot: which weights of the source: best in evaluations, or last.
         steps: PPO steps.
-        actions: taken in every environment in a PPO step; null for a whole episode.
+        actions: actions per environment in a PPO step; null for a whole episode.
         planner: changes to the source's planner, for training and evaluation alike.
         learning: PPO through the planner.
         loop: the loop around it, evaluated from before the first step to after the last.

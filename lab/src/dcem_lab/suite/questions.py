@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dcem_lab.report.sources import read_columns, read_rows, seeds_of
+from dcem_lab.report.sources import read_columns, rows_if_any, seeds_of
 from dcem_lab.report.statistics import bootstrap
 from dcem_lab.suite.beside import at_steps, returns_of
 from dcem_lab.suite.numbers import evaluated, read_questions
@@ -36,7 +36,7 @@ def planet_rows(results: Path) -> Rows:
 
 
 def preset_rows(results: Path) -> Rows:
-    """What of `best` makes up for the paper's preset: the return of phase 1 early on, a row per change."""
+    """Which parts of `best` improve the paper's preset: the early return of phase 1, a row per change."""
     rows: dict[str, dict[str, str]] = {}
     for asked, curve in _answers(results, PRESET):
         seed = asked.pop("seed")
@@ -68,7 +68,7 @@ def embed_rows(results: Path) -> Rows:
 
 
 def ppo_rows(results: Path) -> Rows:
-    """The mean return before and after phase 3, and in the episodes that it learned from."""
+    """The mean return before and after phase 3, and in its training episodes."""
     rows = []
     for asked, curve in _answers(results, "ppo"):
         _, mean = evaluated(curve, "eval_mean")
@@ -107,10 +107,9 @@ def _answers(results: Path, what: str) -> Iterator[tuple[dict[str, str], dict[st
 
 
 def finetuned_rows(results: Path) -> Rows:
-    """Phase 3's gain on episodes that begin alike, training by training."""
-    path = results / "dmc" / "evaluations.csv"
+    """Phase 3's gain on episodes with the same starts, run by run."""
     totals: dict[tuple[str, str], dict[str, float]] = {}
-    for row in read_rows(path) if path.exists() else []:
+    for row in rows_if_any(results / "dmc" / "evaluations.csv"):
         episodes = totals.setdefault((row["task"], row["controller"]), {})
         episodes[row["episode_seed"]] = float(row["total"])
     rows = []

@@ -1,11 +1,11 @@
-"""A buffer of experience that gives back chunks of consecutive steps, never across an episode's end.
+"""A replay buffer that returns chunks of consecutive steps, never across an episode's end.
 
 Each environment writes into a ring of its own. Positions are counted from the start of training and
 taken modulo the capacity only to address memory, so overwriting the oldest steps needs no bookkeeping:
-what is older than ``written - capacity`` is gone. A table holds where each episode begins and ends, also
-when its beginning is gone.
-Everything lies on one device and nothing reads a value back, so ``add`` and ``sample`` can be captured in
-a CUDA graph.
+anything older than ``written - capacity`` is gone. A table stores where each episode begins and ends, even
+if its beginning is gone.
+Everything is on one device and no value is read back, so ``add`` and ``sample`` can be captured in a CUDA
+graph.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Chunk(NamedTuple):
 
 
 def shortest_sampled(length: int, padded: bool) -> int:
-    """How many steps an episode has at least that chunks of ``length`` are taken from, on average.
+    """The minimum average length of episodes that chunks of ``length`` are sampled from.
 
-    Unless padded, shorter ones are never sampled: there is no need to keep count of them.
+    Unless padded, shorter episodes are never sampled, so they need not be counted.
     """
     return min(5, length) if padded else length
 
@@ -44,8 +44,8 @@ class ReplayBuffer:
 
     An episode of T steps takes T + 1 places: its final observation is kept, without an action.
 
-    The table of episodes has room for ``capacity / shortest_episode`` of them: where episodes are
-    shorter than that on average, old ones are forgotten before they are overwritten.
+    The table has room for ``capacity / shortest_episode`` episodes: if episodes are shorter than that on
+    average, old ones are dropped before they are overwritten.
 
     >>> replay = ReplayBuffer(n_envs=2, capacity=100, observation_size=3, action_size=1)
     >>> for t in range(20):
@@ -86,17 +86,13 @@ class ReplayBuffer:
 
     @property
     def device(self) -> torch.device:
-        """Where the buffer lies and its chunks appear."""
+        """The device of the buffer and its chunks."""
         return self._observations.device
 
     @property
     def state(self) -> list[Tensor]:
-        """All that `add` and `load_state_dict` change, in place."""
+        """All tensors that `add` and `load_state_dict` change in place."""
         return list(self._tensors().values())
-
-    def __len__(self) -> int:
-        """Steps that can be sampled. Reads from the device."""
-        return int(self.n_starts(1))
 
     def add(
         self,
@@ -111,8 +107,8 @@ class ReplayBuffer:
 
         ``observations`` (n_envs, n), the ``actions`` (n_envs, m) taken there, the ``rewards`` (n_envs,)
         received, the ``next_observations`` (n_envs, n) reached, whether the episode ``ended`` (n_envs,)
-        there, and whether it was ``terminated`` (n_envs,) by the task: a time limit alone ends all without.
-        Where it did not end, the next call must bring the same observations again, as its first argument.
+        there, and whether it was ``terminated`` (n_envs,) by the task, not by a time limit.
+        If it did not end, the next call must pass the same observations as its first argument.
         """
         observations = self._checked("observations", observations, self._observations[:, 0])
         actions = self._checked("actions", actions, self._actions[:, 0])
@@ -143,7 +139,7 @@ class ReplayBuffer:
         self._terminated[self._rows, entry] = torch.zeros_like(ended)
 
     def close_episodes(self) -> None:
-        """End every open episode at its last observation that is stored, because another will begin."""
+        """End every open episode at its last stored observation, because another will begin."""
         begun = self._written > self._first[self._rows, self._episode % self._max_episodes]
         self._episode += begun
         entry = self._episode % self._max_episodes
@@ -168,15 +164,15 @@ class ReplayBuffer:
     ) -> Chunk:
         """``batch`` chunks of ``length`` steps, drawn uniformly from all that lie within one episode.
 
-        With ``from_start``, from those with which an episode begins, or from those that begin within so many
-        of its first steps; with ``newest``, from those whose end is one of the so many newest observations of
-        its environment. Open episodes take part as far as they have come. When there is no such chunk, this
-        raises on the CPU; elsewhere, where finding out would wait for the device, the chunks are NaN: see
-        :meth:`n_starts`.
+        With ``from_start``, from those at the beginning of an episode, or that start within this number of
+        first steps; with ``newest``, from those whose end is among this number of newest observations of
+        their environment. Open episodes are included up to their latest step. If there is no such chunk, this
+        raises an error on the CPU. On other devices, where checking would synchronise, the chunks are NaN:
+        see :meth:`n_starts`.
 
         With ``padded``, chunks may also start so late that a termination cuts them short: the steps missing
-        after it are not `Chunk.valid`. Then the steps before a termination are drawn as often as others, and
-        episodes shorter than a chunk are drawn at all.
+        after it are not `Chunk.valid`. Then steps before a termination are sampled as often as others, and
+        episodes shorter than a chunk are sampled too.
         """
         first, starts = self._starts(length, from_start, newest, padded)
         ends = starts.flatten().cumsum(0)
@@ -215,7 +211,7 @@ class ReplayBuffer:
         from_start: int = 1,
         padded: bool = False,
     ) -> Chunk:
-        """Like `sample`, but a share of the chunks, the last ones, begins within an episode's first steps."""
+        """Like `sample`, but a fraction of the chunks, the last ones, is from an episode's first steps."""
         early = round(share * batch)
         parts = [
             self.sample(count, length, generator, where, padded=padded)
@@ -225,7 +221,7 @@ class ReplayBuffer:
         return parts[0] if len(parts) == 1 else Chunk(*map(torch.cat, zip(*parts, strict=True)))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything, without the memory not yet used. Reads from the device."""
+        """The whole state, without unused memory. Reads from the device."""
         return self._state(self._used())
 
     def cut(self, max_bytes: int) -> dict[str, Tensor]:
@@ -242,7 +238,7 @@ class ReplayBuffer:
         return self._state(min(fitting, self._used()))
 
     def state_bytes(self, places: int) -> int:
-        """How large a state is that keeps so many observations of each environment."""
+        """The size of a state with this many observations per environment."""
         rings = sum(x.nbytes for x in (self._observations, self._actions, self._rewards))
         tables = sum(x.nbytes for x in self.state) - rings
         return tables + rings // self.capacity * places
@@ -253,7 +249,7 @@ class ReplayBuffer:
         A whole state gives the same chunks from the same random numbers as the buffer it came from.
         """
         ours = self._tensors()
-        if "terminated" not in state and "first" in state:  # saved before terminations were told apart
+        if "terminated" not in state and "first" in state:  # saved before terminations were stored
             state = {**state, "terminated": torch.zeros_like(state["first"], dtype=torch.bool)}
         if state.keys() != ours.keys():
             raise ValueError(f"state must have the entries {', '.join(ours)}, got {', '.join(state)}.")
@@ -272,14 +268,14 @@ class ReplayBuffer:
     def _starts(
         self, length: int, from_start: int, newest: int | None, padded: bool
     ) -> tuple[Tensor, Tensor]:
-        """Of each episode in the table, the first position to start from and the number of chunks."""
+        """For each episode in the table, the first starting position and the number of chunks."""
         for name, value in (("length", length), ("newest", newest)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         first = torch.maximum(self._first, self._oldest_kept()[:, None])
         if newest is not None:
             first = torch.maximum(first, (self._written - newest - length)[:, None])
-        # The shortest chunk that may be taken from each episode: of one step where it may be cut short.
+        # The shortest chunk allowed in each episode: one step if it may be cut short.
         least = torch.where(self._terminated, 1, length) if padded else length
         starts = (self._end - first - least).clamp(min=0)
         if padded and newest is not None:
@@ -293,13 +289,13 @@ class ReplayBuffer:
         return torch.maximum(self._oldest, self._written - self.capacity)
 
     def _used(self) -> int:
-        """Places that were written to, in the environment with most of them."""
+        """The number of entries written, in the environment with the most."""
         return min(self.capacity, max(2, int(self._written.max())))
 
     def _checked(self, name: str, x: Tensor, like: Tensor) -> Tensor:
         if x.shape != like.shape:
             raise ValueError(f"{name} must have shape {tuple(like.shape)}, got {tuple(x.shape)}.")
-        # Not waiting is safe unless x is pinned and soon rewritten: other memory is staged at once.
+        # An asynchronous copy is safe unless x is pinned and soon overwritten: other memory is staged first.
         return x.to(self.device, like.dtype, non_blocking=True)
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -320,7 +316,7 @@ class ReplayBuffer:
 
 
 def _gather(rings: Tensor, place: Tensor) -> Tensor:
-    """Entries of rings (n, capacity, ...) at places counted through all of them: (*place.shape, ...)."""
+    """Entries of rings (n, capacity, ...) at flat indices over all rings: (*place.shape, ...)."""
     return rings.flatten(0, 1).index_select(0, place.flatten()).view(*place.shape, *rings.shape[2:])
 
 

@@ -1,4 +1,4 @@
-"""What is kept of cheetah and walker: training curves, and every evaluation episode in one table."""
+"""Stored results of cheetah and walker: training curves, and every evaluation episode in one table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
-    """Returns while collecting and of the evaluations, as far as the run has come."""
+    """Returns during collection and in evaluations, up to the current step of the run."""
     curve = _CURVE_OF.get(record["experiment"], _CURVE)
     rows = [
         [row.get(figure, "") for figure in curve]
@@ -74,10 +74,10 @@ def add_episodes(
     episodes: Sequence[Episode],
     seconds: float,
 ) -> None:
-    """Write episodes into the table, in place of those of the same task, controller and run.
+    """Write episodes into the table, replacing those of the same task, controller and run.
 
-    How they came about (planner, snapshot, date, seconds, commit, versions, machine) goes to a JSON file
-    beside it. `snapshot` is None for weights that ship, which have only one.
+    Their metadata (planner, snapshot, date, seconds, commit, versions, machine) goes to a JSON file next to
+    it. `snapshot` is None for pretrained weights, which have only one.
     """
     candidates = planner.samples + planner.policy_plans
     new = [

@@ -92,14 +92,14 @@ def section(sources: Sources) -> Section:
 
 
 def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> Markup:
-    """The newest controller of every task, filmed, beside each other."""
+    """Videos of the newest controller of every task, next to each other."""
     shown = newest(evaluations)
     if not shown:
         return Markup()
     found = " and ".join(_in_words(one, other_seeds(one, evaluations)) for one in shown.values())
     return render(
         "suite/opening.html",
-        sentence=f"Planning in a learned world model drives {found}.",
+        sentence=f"DCEM plans in the latent space of a learned world model: {found}.",
         cards=[cards[key] for key in shown],
         legend=LEGEND,
     )
@@ -112,7 +112,7 @@ def _in_words(one: Evaluation, others: Sequence[Evaluation]) -> str:
 
 
 def _line_by_line(path: Path) -> Markup | None:
-    """What the paper says of it, and what was found."""
+    """The paper's claims, and our results."""
     text = by_heading(path)[1].get(CLAIMS) if path.exists() else None
     return markdown(text) if text is not None else None
 
@@ -163,7 +163,7 @@ def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> I
 
 
 def works_or_fails(who: str, totals: np.ndarray) -> Iterator[str]:
-    """A sentence where returns (S,) have two humps, of which one has failed."""
+    """A sentence if returns (S,) have two modes, one of which has failed."""
     if (humps := two_humps(totals)) is not None and humps.fails:
         yield (
             f"{who} either works or fails. Of {len(totals)} episodes, {humps}; "
@@ -174,8 +174,8 @@ def works_or_fails(who: str, totals: np.ndarray) -> Iterator[str]:
 def _phase(name: str, results: Path, trainings: Sequence[Training]) -> dict[str, Any]:
     """Its curves, and every run in a table.
 
-    Runs that continue others are in the table alone: by environment steps they would flatter. So are those
-    that answer a question.
+    Runs that continue others are only in the table: their environment steps do not count earlier training.
+    So are those that answer a question.
     """
     command, controller = PHASES[name]
     first = name == "planet"
@@ -238,7 +238,7 @@ def _curves(trainings: Sequence[Training], controller: str, label: str, measure:
         )
         panels.append(panel(task, chart, [(color, label) for label, color in colors.items()]))
     caption = (
-        f"{'Mean' if measure == 'eval_mean' else 'Median'} return of the evaluation episodes, seed by seed, "
+        f"{'Mean' if measure == 'eval_mean' else 'Median'} return of the evaluation episodes, by seed, "
         f"over environment steps. Dashed: the paper's median with {label} at the end of its training. A line "
         "ends where its run was stopped; the table says how much of its budget that was."
     )
@@ -246,7 +246,7 @@ def _curves(trainings: Sequence[Training], controller: str, label: str, measure:
 
 
 def _visible(line: Line, dash: float) -> Line:
-    """A line of a single point would not be seen: it becomes a dash."""
+    """A line with a single point would be invisible: draw it as a dash."""
     if len(line.x) > 1:
         return line
     return replace(line, x=line.x + np.array([-dash, dash]), y=line.y.repeat(2))
@@ -265,7 +265,7 @@ def _evaluation(one: Evaluation) -> dict[str, str]:
         "median [quartiles]": f"{number(median)} [{number(q1)}–{number(q3)}]",
         "95% interval": f"[{number(low)}, {number(high)}]",
         "mean": number(one.totals.mean()),
-        "two humps": str(two_humps(one.totals) or "no"),
+        "bimodal": str(two_humps(one.totals) or "no"),
         "paper": f"{known.median:.0f}" if known else NOT_REPORTED.words,
     }
 

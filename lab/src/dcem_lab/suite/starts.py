@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcem_lab.report.sources import read_rows
+from dcem_lab.report.sources import rows_if_any
 
 TASK = "walker-walk"
-DOWN = 250  # a return of less: it has not walked
+DOWN = 250  # below this return, the walker has not walked
 POSES = {"on its back": -90, "leaning back": 0, "leaning forwards": 90, "on its face": 180}
 """At the start, and the most that the torso is turned there, in degrees."""
 
 
 def start_rows(results: Path) -> list[dict[str, str]]:
-    """Episodes of latent controllers, and of full CEM on their model, that stay down, by pose."""
-    starts, evaluations = results / "dmc" / "starts" / f"{TASK}.csv", results / "dmc" / "evaluations.csv"
-    if not (starts.exists() and evaluations.exists()):
-        return []
-    pose = {row["episode_seed"]: _pose(float(row["angle"])) for row in read_rows(starts)}
+    """Episodes in which latent controllers, and full CEM on their model, stay down, by initial pose."""
+    starts = rows_if_any(results / "dmc" / "starts" / f"{TASK}.csv")
+    pose = {row["episode_seed"]: _pose(float(row["angle"])) for row in starts}
     down: dict[str, list[tuple[str, bool]]] = {}
-    for row in read_rows(evaluations):
+    for row in rows_if_any(results / "dmc" / "evaluations.csv"):
         start = pose.get(row["episode_seed"])
         if row["task"] == TASK and "latent" in row["controller"] and start is not None:
             down.setdefault(row["controller"], []).append((start, float(row["total"]) < DOWN))

@@ -1,8 +1,8 @@
-"""A trained controller: one record that is followed while it learns, saved, loaded, shipped and played.
+"""A trained controller: one record for training, saving, loading, publishing and evaluating it.
 
-A run saves it as ``trained`` among its objects, where it describes itself; weights that ship
-(`dcem_lab.pretrained`) have the same description beside them. Whoever gave a file away may have written
-anything into it: `dcem_lab.suite.trust` says what is believed.
+A run saves it as ``trained`` among its objects, with a description; pretrained weights
+(`dcem_lab.pretrained`) come with the same description. A file from elsewhere may contain anything:
+`dcem_lab.suite.trust` checks it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SNAPSHOTS = ("best", "last")
 class Trained:
     """A controller and the task that it is for.
 
-    While it learns, its weights go on changing, and it keeps those with which it played best: returns swing.
+    During training its weights keep changing. It keeps those of the best evaluation, since returns fluctuate.
 
         trained = Trained(task, action_repeat, planner, model, decoder)
         for step in run.steps(n, {"agent": agent, "trained": trained}):
@@ -69,9 +69,10 @@ class Trained:
     _best: dict[str, Any] | None = field(default=None, init=False, repr=False)
 
     @property
-    def networks(self) -> dict[str, nn.Module | None]:
+    def networks(self) -> dict[str, nn.Module]:
         """All that has weights, by the names under which these are kept."""
-        return {"model": self.model, "decoder": self.decoder, "value": self.value}
+        parts = {"model": self.model, "decoder": self.decoder, "value": self.value}
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def description(self) -> dict[str, Any]:
@@ -88,24 +89,21 @@ class Trained:
     def to(self, device: torch.device) -> Trained:
         """Itself, with the weights on that device."""
         for network in self.networks.values():
-            if network is not None:
-                network.to(device)
+            network.to(device)
         return self
 
     def environment(self) -> Callable[..., ControlEnv]:
-        """What makes one environment of the task; it takes a `render_mode`."""
+        """A function that makes one environment of the task; it takes a `render_mode`."""
         return partial(make_env, self.task, self.action_repeat)
 
     def controller(self) -> Controller:
-        """What plays."""
+        """The controller that plays episodes."""
         return Controller(self.model, self.planner, decoder=self.decoder, value=self.value)
 
     def ship(self, name: str, folder: Path | str = pretrained.FOLDER) -> Path:
         """Keep the weights under a name that `load` takes; returns the file."""
         described = {"experiment": self.experiment, "config": self.config, "pieces": self.description}
-        weights = {
-            f"{part}.{key}": x for part, state in self._weights().items() for key, x in (state or {}).items()
-        }
+        weights = {f"{part}.{key}": x for part, state in self._weights().items() for key, x in state.items()}
         return pretrained.save(name, described, weights, folder)
 
     def keep_if_best(self, score: float) -> bool:
@@ -127,14 +125,12 @@ class Trained:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`. The weights themselves are for those who train them to put back."""
+        """Continue from a `state_dict`. The learners restore the weights themselves."""
         self.score, self._best = state["score"], state["best"]
 
-    def _weights(self) -> dict[str, dict[str, Tensor] | None]:
+    def _weights(self) -> dict[str, dict[str, Tensor]]:
         return {
-            part: None
-            if network is None
-            else {name: x.detach().cpu().clone() for name, x in network.state_dict().items()}
+            part: {name: x.detach().cpu().clone() for name, x in network.state_dict().items()}
             for part, network in self.networks.items()
         }
 
@@ -142,7 +138,7 @@ class Trained:
 def load(
     run_or_name: str | Path, snapshot: str = "best", full_space: bool = False, **planner: Any
 ) -> Trained:
-    """The controller of a run folder or of weights that ship, on the CPU.
+    """The controller of a run folder or of pretrained weights, on the CPU.
 
         trained = load("runs/planet/best/seed0").to(device)
 
@@ -174,7 +170,7 @@ def load_from(name: str, snapshot: str = "best", **planner: Any) -> Trained:
     known = pretrained.available()
     if not name or not (is_run(name) or name in known):
         raise ValueError(
-            f"from must be a run folder or the name of weights that ship ({', '.join(known)}), got {name!r}"
+            f"from must be a run folder or the name of pretrained weights ({', '.join(known)}), got {name!r}"
         )
     try:
         return load(name, snapshot, **planner)
@@ -183,9 +179,9 @@ def load_from(name: str, snapshot: str = "best", **planner: Any) -> Trained:
 
 
 def is_run(run_or_name: str | Path) -> bool:
-    """Whether it is a run folder; else it can only be the name of weights that ship."""
+    """Whether it is a run folder; else it can only be the name of pretrained weights."""
     if not str(run_or_name):
-        raise ValueError("a run folder or the name of weights that ship must be given, got nothing")
+        raise ValueError("a run folder or the name of pretrained weights must be given, got nothing")
     if (Path(run_or_name) / RECORD).exists():
         return True
     if Path(run_or_name).exists():

@@ -1,5 +1,5 @@
-"""What a stored controller may ask for: no import that it chooses, no memory beyond that of its weights, no
-plan that would never end, and no value of another type than ours."""
+"""Checks of stored controllers from untrusted files: no imports of their choice, no memory beyond that of the
+weights, no plans that never end, and no values of an unexpected type."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 
 PLAN_LIMITS = {"samples": 100_000, "iterations": 1_000, "horizon": 1_000}
-"""What a file may ask of a planner; the paper's has 1,000, 10 and 12."""
+"""Limits for a planner from a file; the paper's has 1,000, 10 and 12."""
 
 PLAN_STEPS = 10_000_000
-"""What samples × iterations × horizon of a file may come to; the paper's is 120,000."""
+"""Limit for samples × iterations × horizon in a file; the paper's is 120,000."""
 
 MOST_REPEATS = 1_000
-"""Environment steps for which a file may have an action held."""
+"""Limit for the action repeat in a file."""
 
 _DECODER = {
     "latent_dim": int,
@@ -40,28 +40,21 @@ _DECODER = {
     "residual": bool,
 }
 _VALUE = {
-    "features": int,
-    "action_dim": int,
-    "critics": int,
-    "width": int,
-    "gamma": float,
-    "reward_scale": float,
-    "values": str,
-    "bins": int,
-    "span": float,
-    "symlog": bool,
+    name: kind
+    for name, kind in typing.get_type_hints(Value.__init__).items()
+    if name not in ("generator", "return")
 }
 
 
 def check_experiment(name: object) -> None:
-    """`experiments.load` imports any module by its path; what a file names must be one of ours."""
+    """`experiments.load` imports any module by its path; a file may only name one of ours."""
     if name not in tuple(experiments.EXPERIMENTS):
         known = ", ".join(experiments.EXPERIMENTS)
         raise ValueError(f"a stored experiment must be one of {known}, got {name!r}")
 
 
 def check_task(task: object, action_repeat: object) -> None:
-    """Gymnasium imports the module in front of a colon."""
+    """Refuse a colon in the name: Gymnasium imports the module before it."""
     if not isinstance(task, str) or ":" in task:
         raise ValueError(f"a stored task must be a name without a module, got {task!r}")
     fits = action_repeat is None or (type(action_repeat) is int and 1 <= action_repeat <= MOST_REPEATS)

@@ -15,7 +15,7 @@ Rows = list[dict[str, str]]
 
 
 def episode_rows(evaluations: Sequence[Evaluation]) -> Rows:
-    """Every run, by the returns of its episodes."""
+    """Every run, with the returns of its episodes."""
     return [
         {
             "task": one.task,
@@ -26,7 +26,7 @@ def episode_rows(evaluations: Sequence[Evaluation]) -> Rows:
             "median": f"{np.median(totals):.0f}",
             "lowest": f"{totals.min():.0f}",
             "failed": str(failed(totals).sum()),
-            "two humps": str(two_humps(totals) or "no"),
+            "bimodal": str(two_humps(totals) or "no"),
             "trajectories per plan": one.sampled,
         }
         for one in evaluations
@@ -35,7 +35,7 @@ def episode_rows(evaluations: Sequence[Evaluation]) -> Rows:
 
 
 def task_rows(results: Path) -> Rows:
-    """Every task at the most steps that we have: our mean and seeds, then the means of published agents."""
+    """Every task at our largest number of steps: our mean and seeds, then the means of published agents."""
     peers = read_peers(results)
     rows = []
     for training in main_trainings(results):
@@ -49,7 +49,7 @@ def task_rows(results: Path) -> Rows:
                 "task": training.task,
                 "environment steps": f"{at:,}",
                 "ours, mean of seeds": f"{returns[at].mean():.0f}",
-                "seed by seed": ", ".join(f"{one:.0f}" for one in returns[at]),
+                "by seed": ", ".join(f"{one:.0f}" for one in returns[at]),
                 **{agent: f"{known[agent]:.0f}" if agent in known else "–" for agent in peers},
             }
         )
@@ -57,6 +57,6 @@ def task_rows(results: Path) -> Rows:
 
 
 def main_trainings(results: Path) -> list[Training]:
-    """One for each task: those that answer a question or go on from others are left out."""
+    """One per task, without runs that answer a question or continue others."""
     found = read_trainings(results / "agent")
     return [one for one in found if one.preset == DEFAULT and not (one.aside or one.goes_on)]

@@ -40,8 +40,8 @@ from dcem_lab.suite.value_numbers import episode_rows
 
 CONTROLLER = f"{CONTROLLER_OF['agent']}-value"
 COMMAND = "dcem train agent task=cheetah-run preset=best"
-ALWAYS, OTHERS = "TD-MPC2", 2  # drawn beside ours: this agent, and so many of the best others
-APART = 0.05  # seeds whose means differ by more than this share of the best one are said to differ
+ALWAYS, OTHERS = "TD-MPC2", 2  # drawn with ours: this agent, and this many of the best others
+APART = 0.05  # seeds are reported as different if their means differ by more than this fraction of the best
 _COLORS = [f"{color}{dots}" for dots in ("", " dotted") for color in ("c1", "c2", "c3", "c4", "c6", "c7")]
 _RETURNS = Scale(0, MOST)
 
@@ -89,7 +89,7 @@ def section(sources: Sources) -> Section:
 
 
 def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> Markup:
-    """The agents that are filmed, beside each other."""
+    """Videos of the agents, next to each other."""
     found = [
         f"{one.task} {', '.join(f'{totals.mean():.0f}' for totals in one.runs.values())}"
         for one in evaluations
@@ -98,14 +98,14 @@ def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> 
     if not found:
         return Markup()
     means = "; ".join(found)
-    sentence = f"With a learned value at the end of the plan, mean returns are, seed by seed: {means}."
+    sentence = f"With plans that end in a learned value, the mean returns by seed are: {means}."
     return render(
         "suite/opening.html", sentence=sentence, cards=list(cards.values()), legend=WITHOUT_PAPER[:2]
     )
 
 
 def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], peers: Peers) -> Iterator[str]:
-    """Sentences whose condition the numbers meet: episodes in two humps, seeds apart, others ahead."""
+    """Sentences whose condition the numbers meet: bimodal episodes, different seeds, others ahead."""
     for one in evaluations:
         for run, totals in one.runs.items():
             yield from works_or_fails(f"{one.task}: {one.label}, seed {seed_of(run)},", totals)

@@ -1,1 +1,1 @@
-"""What trainings share: gradient steps, seeds side by side, where the time goes."""
+"""What trainings share: gradient steps, parallel seeds, timing."""

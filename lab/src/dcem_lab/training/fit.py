@@ -1,4 +1,4 @@
-"""Gradient steps on a network, each of them one captured graph, and the moving average of its weights."""
+"""Gradient steps on a network, each a captured CUDA graph, and the moving average of its weights."""
 
 import copy
 import math
@@ -16,7 +16,7 @@ def descend(
     loss: Tensor, parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer, clip: float
 ) -> Tensor:
     """A gradient step, the gradient scaled down to norm `clip`; returns its norm before that."""
-    # Not backward(): its accumulation nodes are tied to the stream that first used a parameter.
+    # Do not use backward(): its accumulation nodes are tied to the stream that first used a parameter.
     gradients = torch.autograd.grad(loss, parameters)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
@@ -26,17 +26,17 @@ def descend(
 
 
 class Fit(ABC):
-    """Minimises what `loss` says by Adam on clipped gradients; a subclass says what the loss is.
+    """Minimises `loss`, which a subclass defines, by Adam on clipped gradients.
 
-    An update (loss, gradient, Adam, average) is one captured graph on a CUDA device, and nothing in it waits:
-    metrics are added up there until they are read.
+    An update (loss, gradient, Adam, average) is one captured graph on a CUDA device, without
+    synchronisation: metrics accumulate on the device until they are read.
 
     Args:
         network: learns.
         config: with updates_per_step (of an agent; may be a fraction), lr of Adam, clip (gradients are scaled
             down to this norm) and average (decay of the moving average; 0 for the weights themselves).
-        generator: of all that the loss draws, on the network's device.
-        eps: of Adam.
+        generator: for all random numbers of the loss, on the network's device.
+        eps: epsilon of Adam.
         update_every: steps of an agent between rounds of updates.
     """
 
@@ -73,7 +73,7 @@ class Fit(ABC):
 
     @abstractmethod
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """What to minimise, of fresh data, and detached metrics to report. May be captured."""
+        """The loss on a new batch, and detached metrics to report. May be captured."""
 
     def update(self) -> None:
         """One gradient step. Does not wait for the device."""
@@ -82,7 +82,7 @@ class Fit(ABC):
         self.updates += 1
 
     def keep_pace(self) -> None:
-        """The updates that go with one step of an agent; what is left of a fraction waits for the next."""
+        """The updates for one step of an agent; the remainder of a fraction is carried over to the next."""
         self._due += self.updates_per_step
         self._waited = (self._waited + 1) % self._update_every
         if self._waited:
@@ -129,7 +129,7 @@ class Fit(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, before the first update: a captured one keeps the tensors it saw."""
+        """Continue from a `state_dict`, before the first update: a captured update keeps its tensors."""
         self._network.load_state_dict(state["model"])
         self.average.load_state_dict(state["average"])
         groups = self.optimizer.state_dict()["param_groups"]

@@ -1,4 +1,4 @@
-"""Learners side by side: what an agent learns, without knowing what that is."""
+"""A collection of learners, updated together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dcem_lab.training.stopwatch import Stopwatch
 
 
 class Learners:
-    """Learners by name. A step makes the updates that each is due, in their order.
+    """Learners by name. A step makes the updates due for each learner, in order.
 
     Args:
         learners: by the names that their states have in a checkpoint.
@@ -27,13 +27,13 @@ class Learners:
         return self.by_name[name]
 
     def step(self) -> None:
-        """The updates that go with one step of the agent. Does not wait for the device."""
+        """The updates for one step of the agent. Does not wait for the device."""
         for learner in self.by_name.values():
             with self.stopwatch.measure(f"{learner.tag}_update".lstrip("_")):
                 learner.keep_pace()
 
     def metrics(self) -> dict[str, float]:
-        """Of all of them, and milliseconds of what the stopwatch has seen. Waits for the device."""
+        """Metrics of all learners, and the stopwatch's milliseconds. Waits for the device."""
         metrics = {
             f"{learner.tag}/{name}".lstrip("/"): value
             for learner in self.by_name.values()
@@ -45,6 +45,6 @@ class Learners:
         return {name: learner.state_dict() for name, learner in self.by_name.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, before the first update."""
+        """Continue from a `state_dict`, before the first update."""
         for name, learner in self.by_name.items():
             learner.load_state_dict(state[name])

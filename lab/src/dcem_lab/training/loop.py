@@ -1,4 +1,4 @@
-"""The training loop of any agent: step it, look at it now and then, keep its best weights."""
+"""The training loop of any agent: step it, evaluate it at intervals, keep its best weights."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dcem_lab.runs.state import HasStateDict, Restorable
 
 
 class Agent(HasStateDict, Protocol):
-    """What the loop knows of an agent."""
+    """The interface of an agent that the loop uses."""
 
     def step(self) -> None:
         """Act and learn, once."""
 
     def metrics(self) -> dict[str, float]:
-        """What to log of the steps since the last reading. Waits for the device."""
+        """Metrics of the steps since the last reading, to log. Waits for the device."""
 
 
 class Kept(HasStateDict, Protocol):
@@ -32,7 +32,7 @@ class Kept(HasStateDict, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When a training is looked at, counted in steps of the agent.
+    """When a training is logged and evaluated, counted in steps of the agent.
 
     Attributes:
         steps: of the whole training.
@@ -91,13 +91,13 @@ def every(interval: float, n: int) -> set[int]:
 
 
 class Clock:
-    """How fast a count goes up."""
+    """The rate of a counter."""
 
     def __init__(self, count: int) -> None:
         self._count, self._time = count, time.monotonic()
 
     def lap(self, count: int) -> float:
-        """Counts a second since the last lap."""
+        """Counts per second since the last lap."""
         now = time.monotonic()
         rate = (count - self._count) / max(now - self._time, 1e-9)
         self._count, self._time = count, now

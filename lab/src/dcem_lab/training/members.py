@@ -1,4 +1,4 @@
-"""Training several seeds side by side: an optimiser and a schedule that keep stacked members apart."""
+"""Training several seeds in parallel: an optimiser and a schedule that treat stacked members separately."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ class MemberAdam(nn.Module):
     """Adam over stacked parameters (S, ...), where members differ in learning rate and gradient clipping.
 
     Equal to S optimisers of `torch.optim.Adam`, each after `clip_grad_norm_`. Its buffers stay in place, so
-    that a captured update and a checkpoint can hold on to them.
+    that a captured update and a checkpoint can refer to them.
     """
 
     lr: Tensor  # (S,)
@@ -52,9 +52,9 @@ class MemberAdam(nn.Module):
 
 
 class Plateau(nn.Module):
-    """Says to halve a member's learning rate when its error has not improved `patience` times in a row.
+    """Decides to halve a member's learning rate when its error has not improved `patience` times in a row.
 
-    The rule of `torch.optim.lr_scheduler.ReduceLROnPlateau`, for every member by itself.
+    The rule of `torch.optim.lr_scheduler.ReduceLROnPlateau`, applied to each member separately.
     """
 
     best: Tensor  # (S,)

@@ -1,4 +1,4 @@
-"""Where the time goes, measured without making the device wait."""
+"""Timing of the parts of a loop, without synchronising with the device."""
 
 import time
 from collections import defaultdict
@@ -9,7 +9,7 @@ import torch
 
 
 class Stopwatch:
-    """Milliseconds of named parts of a loop, on a CUDA device those of the stream that the part was given to.
+    """Milliseconds of named parts of a loop; on a CUDA device, on the stream that runs the part.
 
     >>> watch = Stopwatch(torch.device("cpu"))
     >>> with watch.measure("plan"):
@@ -25,7 +25,7 @@ class Stopwatch:
 
     @contextmanager
     def measure(self, name: str, on_host: bool = False) -> Iterator[None]:
-        """The time between what the current stream has done on entering and on leaving, or the host's."""
+        """The time the current stream needs for what is launched inside, or the time on the host."""
         if self._cuda and not on_host:
             pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             pair[0].record()

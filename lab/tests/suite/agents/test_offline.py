@@ -58,7 +58,7 @@ def test_a_checkpoint_without_room_for_a_chunk_is_refused_at_once(context: int) 
         agent.step()
         if step >= 8:
             other.load_state_dict(agent.state_dict())
-            assert len(other.collector.replay) <= len(agent.collector.replay)
+            assert other.collector.replay.n_starts(1) <= agent.collector.replay.n_starts(1)
             assert other.collector.replay.n_starts(max(5, context)) > 0
-    assert len(other.collector.replay) < len(agent.collector.replay)
+    assert other.collector.replay.n_starts(1) < agent.collector.replay.n_starts(1)
     other.step()

@@ -1,4 +1,4 @@
-"""Agents: a model, a planner and a way to learn, at work in environments."""
+"""Agents: a model, a planner and learners, in environments."""
 
 from dcem_lab.suite.agents.build import AgentConfig, Beginning, build, build_offline
 from dcem_lab.suite.agents.collect import CollectingConfig, Collector

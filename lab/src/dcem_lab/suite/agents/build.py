@@ -1,4 +1,4 @@
-"""Agents put together from their parts: replay buffer, learners, planners, collector."""
+"""Builds agents from their parts: replay buffer, learners, planners, collector."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AgentConfig:
     def lengths(self) -> dict[str, int]:
         """Of the chunks that it learns on, by setting."""
         context = {"decoder.context": self.decoder.context} if self.decoder is not None else {}
-        steps = {"value.steps": self.value.steps} if self.value is not None else {}
+        steps = {"value.steps": self.value.replayed_steps} if self.value is not None else {}
         return {**context, **steps, "length": self.learning.length}
 
     def replay(
@@ -66,8 +66,8 @@ class AgentConfig:
     ) -> tuple[ReplayBuffer, int]:
         """An empty replay buffer, and the bytes of it that a checkpoint keeps; ValueError if too few.
 
-        Learning on chunks of up to L steps must be able to go on. An open episode that is not yet long enough
-        for a chunk has up to L places, and a chunk of the episode before it one more.
+        It must be enough to continue learning on chunks of up to L steps. An open episode that is too short
+        for a chunk takes up to L entries, and a chunk of the previous episode one more than its steps.
         """
         capacity = max(2, self.collecting.replay_steps // n_envs)
         shortest = shortest_sampled(self.learning.length, terminates)
@@ -175,9 +175,9 @@ def build_offline(
     device: torch.device | str = "cpu",
     value: Value | None = None,
 ) -> Offline:
-    """A new decoder for a model, to be learned on the state of a replay buffer; both stay as they are.
+    """A new decoder for a model, to be trained on the state of a replay buffer; both are frozen.
 
-    So does a value, where plans end in one.
+    So is the value, if plans end in one.
     """
     given, seeds = digest(model.state_dict()) + digest(replay), spread(seed)
     if value is not None:
@@ -194,7 +194,7 @@ def build_offline(
 
 
 def spread(seed: int) -> dict[str, int]:
-    """Seeds for all that draws at random, unlike each other; agents of one seed have the same."""
+    """Distinct seeds for all random generators, determined by the agent's seed."""
     parts = ("model", "envs", "plan", "explore", "learn", "decoder", "decode", "value", "judge", "please")
     drawn = np.random.SeedSequence(seed).generate_state(len(parts)) >> 1  # room to count on from there
     return dict(zip(parts, drawn.tolist(), strict=True))

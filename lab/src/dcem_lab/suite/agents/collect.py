@@ -1,4 +1,4 @@
-"""Many environments controlled at once: plan for all, step all, remember all."""
+"""Data collection in many environments in parallel: plan, step and record as a batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ class CollectingConfig(Settings):
     """How an agent explores and what it remembers. The defaults are the paper's.
 
     Attributes:
-        seed_episodes: S, episodes at the beginning, of random actions, before anything is learned.
-        seed_steps: steps that these have at least, over all environments: where random episodes are short,
-            there are more of them.
+        seed_episodes: S, initial episodes with random actions, before learning starts.
+        seed_steps: minimum number of steps in the seed episodes, over all environments; short episodes are
+            repeated.
         noise: standard deviation of the exploration noise.
-        noise_from_zero: spread it over the environments, from 0 to `noise`, instead of the same for all.
-        policy_share: share of the environments in which the policy acts alone, where there is one: what plans
-            do not visit it would forget.
+        noise_from_zero: vary the noise across environments from 0 to `noise`, instead of the same for all.
+        policy_share: fraction of the environments in which the policy, if there is one, acts alone, so that
+            it does not forget states that plans avoid.
         replay_steps: steps kept in the replay buffer, over all environments.
-        checkpoint_mb: a checkpoint's replay buffer holds the newest steps that fit in so many megabytes.
+        checkpoint_mb: megabytes of the newest replay data that a checkpoint keeps.
     """
 
     seed_episodes: int = setting(5, least=1)
@@ -46,15 +46,15 @@ class CollectingConfig(Settings):
         return noise * torch.linspace(0, 1, n_envs, device=device) if self.noise_from_zero else noise
 
     def by_policy(self, n_envs: int, device: torch.device | str) -> Tensor | None:
-        """In which environments (E,) the policy acts alone, spread evenly; None for none of them."""
+        """In which environments (E,) the policy acts alone, evenly spaced; None for none."""
         due = (self.policy_share * torch.arange(n_envs + 1, device=device) + 0.5).floor()
         return due.diff() > 0 if self.policy_share else None
 
 
 class Collector:
-    """Steps environments with planned actions and writes what happens into a replay buffer.
+    """Steps environments with planned actions and writes the transitions to a replay buffer.
 
-    A step is three calls, so that a learner can have the device while the environments have the CPU:
+    A step is three calls, so that a learner can use the device while the environments use the CPU:
     `act` plans, `step_environments` does not touch the device, `record` writes replay, statistics and states.
 
     Args:
@@ -89,7 +89,7 @@ class Collector:
         self._remember = capture(self._remember_one_by_one, changes=changes)
 
     def restart(self, seed: int) -> None:
-        """Begin a first episode everywhere."""
+        """Start the first episode in every environment."""
         self._observations = on_device(self.envs.reset(seed=seed)[0], self._noise.device)
         self._states = self.model.initial(self._observations)
 
@@ -109,7 +109,7 @@ class Collector:
 
     @torch.no_grad()
     def record(self, transition: Transition) -> None:
-        """Remember the transition that the last actions led to. Does not wait for the device."""
+        """Store the transition that the last actions led to. Does not wait for the device."""
         arrived = [on_device(part, self._noise.device) for part in transition]
         self._states = self._remember(self._states, self._observations, self._actions, *arrived)
         self._observations = arrived[-1]
@@ -140,7 +140,7 @@ class Collector:
         self.returns = (self.returns + finished)[-self.envs.num_envs :]
 
     def state_dict(self) -> dict[str, Any]:
-        """The environments in mid-episode and all that goes with them, but not the replay buffer."""
+        """The environments in mid-episode and everything that belongs to them, except the replay buffer."""
         return {
             "envs": self.envs.get_state(),
             "observations": self._observations,
@@ -152,10 +152,10 @@ class Collector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Continue from a `state_dict`."""
         self.envs.set_state(state["envs"])
         self._observations = state["observations"].to(self._noise.device)
         self._states = state["states"].to(self._noise.device)
         self._sums = np.array(state["sums"])
         self.returns, self.episodes = list(state["returns"]), state["episodes"]
-        self.steps = state.get("steps", 0)  # not in older ones, which wait for no steps
+        self.steps = state.get("steps", 0)  # missing in older checkpoints

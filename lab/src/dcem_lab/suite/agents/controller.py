@@ -1,4 +1,4 @@
-"""A world model and a planner as a controller: what an agent does once it need not explore or learn."""
+"""A world model and a planner as a controller: an agent without exploration and learning."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -16,20 +16,20 @@ from dcem_lab.suite.rssm import RSSM
 
 
 def flat_size(space: Space) -> int:
-    """Numbers in a vector of that space."""
+    """The dimension of a vector space."""
     if space.shape is None or len(space.shape) != 1:
         raise ValueError(f"space must be one of vectors, got {space}")
     return space.shape[0]
 
 
 class Transition(NamedTuple):
-    """What a step of all E environments led to, on the host."""
+    """The result of a step of all E environments, on the host."""
 
     next_observations: np.ndarray  # (E, n), an episode's last one where it ended
     rewards: np.ndarray  # (E,)
     terminated: np.ndarray  # (E,)
     ended: np.ndarray  # (E,), terminated or cut off by a time limit
-    observations: np.ndarray  # (E, n), to go on from: a new episode's first one where one ended
+    observations: np.ndarray  # (E, n), to continue from: the first of a new episode where one ended
 
 
 def step_environments(envs: ParallelEnv, actions: np.ndarray) -> Transition:
@@ -41,7 +41,7 @@ def step_environments(envs: ParallelEnv, actions: np.ndarray) -> Transition:
 
 
 def on_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """What the environments say, as a tensor there; numbers in single precision. Does not wait."""
+    """An array from the environments as a tensor on the device, in single precision. Does not wait."""
     tensor = torch.from_numpy(array)
     if tensor.dtype == torch.float64:
         tensor = tensor.float()
@@ -55,7 +55,7 @@ def follow(model: RSSM, states: Tensor, actions: Tensor, observations: Tensor, e
 
 
 class Episode(NamedTuple):
-    """One episode, told by its numbers."""
+    """Statistics of one episode."""
 
     seed: int
     total: float
@@ -104,7 +104,7 @@ class Controller:
     def _play_at_once(
         self, envs: ParallelEnv, seeds: Sequence[int], each_step: Callable[[], None]
     ) -> list[Episode]:
-        # Environments that are left over play the last seed too: all are stepped together.
+        # Surplus environments also play the last seed, since all are stepped together.
         everywhere = [*seeds, *[seeds[-1]] * (envs.num_envs - len(seeds))]
         states = self.model.initial(on_device(envs.reset(seed=everywhere)[0], self._device))
         totals, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, int)

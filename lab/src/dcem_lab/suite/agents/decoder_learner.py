@@ -26,23 +26,23 @@ class DecoderConfig(Settings):
     """A decoder and how it learns.
 
     Attributes:
-        latent_dim: d, numbers in z.
+        latent_dim: d, dimension of z.
         hidden: widths of the hidden layers.
-        activation: of the hidden layers: elu, relu or gelu.
-        conditioned: also give it the model's state; the paper's is a function of z alone.
-        residual: what it decodes to corrects the plan of a policy (`ResidualDecoder`), which needs a value.
-        updates_per_step: updates for every step of all environments; may be a fraction.
-        states: replayed states planned for in an update.
-        context: steps that the model observes before a state, so that its h is that of an episode under way.
-        start_share: share of the states that are taken from the first `context` steps of episodes, which are
-            rare otherwise.
-        recent: take the others from the so many newest steps of every environment, where the paper found
-            that a decoder becomes biased; 0 for all that is replayed.
-        lr: of Adam.
-        clip: gradients are scaled down to this norm.
-        average: decay of the moving average of the weights that plans; 0 for the weights themselves.
+        activation: activation of the hidden layers: elu, relu or gelu.
+        conditioned: condition it on the model's state; the paper's is a function of z alone.
+        residual: decode corrections to a policy's plan (`ResidualDecoder`); needs a value.
+        updates_per_step: updates per step of all environments; can be a fraction.
+        states: replayed states per update.
+        context: steps that the model observes before each state, to warm up its recurrent state.
+        start_share: fraction of the states from the first `context` steps of episodes, which are otherwise
+            rare.
+        recent: if positive, take states only from this many newest steps of every environment (the paper
+            found this to bias the decoder).
+        lr: learning rate of Adam.
+        clip: maximum norm of the gradients.
+        average: decay of the moving average of the weights used for planning; 0 for no averaging.
         backward: how plans are differentiated: unroll, checkpoint, truncate, prune or detach.
-        kept: the share of the iterations that truncate differentiates, or of the samples that prune does.
+        kept: fraction of the iterations that truncate differentiates, or of the samples for prune.
     """
 
     latent_dim: int = setting(16, least=1)
@@ -63,7 +63,7 @@ class DecoderConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # The first `context` steps of an episode hold no chunk: the end of the one before has to do.
+        # The first `context` steps of an episode contain no chunk: use the end of the previous one.
         enough = not self.recent or self.recent > self.context
         require(enough, "recent", self.recent, f"0 or above context={self.context}")
 
@@ -83,10 +83,10 @@ class DecoderConfig(Settings):
 
 
 class DecoderLearner(Fit):
-    """Minimises what the model says that plans cost, C_θ(ẑ), over the decoder's weights θ and nothing else.
+    """Minimises the predicted cost of plans, C_θ(ẑ), over the decoder's weights θ only.
 
-    Plans start from states the model comes to when it observes replayed experience, not from those just
-    planned for: consecutive states are alike, and the paper found a decoder trained on them biased.
+    Plans start from the model's states on replayed experience, not from the states just planned for:
+    consecutive states are similar, and the paper found that a decoder trained on them is biased.
 
     Args:
         decoder: learns.

@@ -1,4 +1,4 @@
-"""What a policy lived through, kept with all that is needed to plan every step of it again."""
+"""Experience of a policy, with everything needed to plan each of its steps again."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Experience(NamedTuple):
     noise: Tensor
     """(T, E, iterations, N, n): the planner's."""
     means: Tensor
-    """(T, E, m): what was planned."""
+    """(T, E, m): the planned actions."""
     actions: Tensor
-    """(T, E, m): what was drawn around that, not clipped."""
+    """(T, E, m): the sampled actions around these, not clipped."""
     rewards: Tensor
     """(T, E)"""
     terminated: Tensor
@@ -37,7 +37,7 @@ class Experience(NamedTuple):
     arrived: Tensor
     """(T, E, o): the observations after the actions; an episode's last one where it ended."""
     following: Tensor
-    """(T, E, o): the observations to go on from; a new episode's first one where one ended."""
+    """(T, E, o): the observations to continue from; the first of a new episode where one ended."""
 
     @staticmethod
     def zeros(steps: int, n_envs: int, policy: Policy) -> Experience:
@@ -64,7 +64,7 @@ class Experience(NamedTuple):
 
 
 class Gatherer:
-    """Plays a policy, a fixed number of steps at a time; episodes go on from one call to the next.
+    """Runs a policy, a fixed number of steps at a time; episodes continue from one call to the next.
 
     Args:
         envs: E environments.
@@ -93,17 +93,17 @@ class Gatherer:
         """Of the episodes that ended in the last call."""
 
     def restart(self, seed: int) -> None:
-        """Begin a first episode everywhere."""
+        """Start the first episode in every environment."""
         self._observations = on_device(self.envs.reset(seed=seed)[0], self._states.device)
         self._states = self.policy.model.initial(self._observations)
 
     def refresh(self) -> None:
-        """Take the policy's weights again."""
+        """Copy the policy's weights again."""
         self._plan.refresh()
 
     @torch.no_grad()
     def gather(self) -> Experience:
-        """T steps of all environments, in place of those before."""
+        """T steps of all environments, replacing the previous ones."""
         self.returns = []
         for t in range(self.steps):
             self._step(t)
@@ -137,17 +137,17 @@ class Gatherer:
     def _one_step(
         self, states: Tensor, actions: Tensor, ended: Tensor, arrived: Tensor, following: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The model states that were reached, and those to go on from."""
+        """The model states that were reached, and those to continue from."""
         model = self.policy.model
         reached = model.observe(states, actions.clamp(-1, 1), arrived)
         return reached, torch.where(ended.unsqueeze(-1), model.initial(following), reached)
 
     @torch.no_grad()
     def filter_again(self) -> None:
-        """Follow the same steps with the model as it is now: states that it no longer has are stale.
+        """Filter the same steps with the current model, since states of older weights are stale.
 
-        The first states stay: those of new episodes never change, others as they are known from the call
-        before.
+        The first states stay: those of new episodes never change, others are known only from the previous
+        call.
         """
         e = self.experience
         states = e.states[0].clone()
@@ -163,7 +163,7 @@ class Gatherer:
         self._sums[transition.ended] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next call depends on, but for the policy, the generator and the replay buffer."""
+        """Everything the next call depends on, except the policy, the generator and the replay buffer."""
         return {
             "envs": self.envs.get_state(),
             "observations": self._observations,
@@ -172,7 +172,7 @@ class Gatherer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Continue from a `state_dict`."""
         self.envs.set_state(state["envs"])
         self._observations = state["observations"].to(self._states.device)
         self._states = state["states"].to(self._states.device)

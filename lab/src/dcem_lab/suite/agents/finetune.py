@@ -1,12 +1,12 @@
-"""The paper's phase 3: PPO through the planner, on a chosen part of what it plans with.
+"""The paper's phase 3: PPO through the planner, on chosen parts of it.
 
-A step gathers episodes, estimates advantages and makes some passes of updates over the episodes. An update
+A step collects episodes, estimates advantages and makes some passes of updates over the episodes. An update
 plans again from the stored model states, with the stored noise and with gradients:
 
     ρ = π_θ(u | s, ε) / π_old(u | s, ε),        π_θ(u | s, ε) = N(plan_θ(s, ε), σ²).
 
-The denominator comes from the same function on the same minibatches before the first update, so that ρ is
-then exactly one, however the batch of the environments may have been rounded while acting.
+The denominator is computed by the same function on the same minibatches before the first update, so that ρ is
+then exactly one, even if rounding differed in the batch of environments while acting.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from dcem_lab.training.stopwatch import Stopwatch
 
 
 class Finetuner:
-    """A controller in its environments, fine-tuned in place; `step` is all there is to the training loop.
+    """A controller in its environments, fine-tuned in place; the training loop only calls `step`.
 
-    An update is one captured graph on a CUDA device, and nothing in it waits.
+    An update is one captured graph on a CUDA device, without synchronisation.
 
     Args:
         envs: E environments.
@@ -108,7 +108,7 @@ class Finetuner:
         self._figures: dict[str, float] = {}
 
     def step(self) -> None:
-        """Gather episodes and learn from them. Waits for the device at the end."""
+        """Collect episodes and learn from them. Waits for the device at the end."""
         with self.stopwatch.measure("gather"):
             lived = self.gatherer.gather()
         figures = {"return": float(np.mean(self.gatherer.returns))} if self.gatherer.returns else {}
@@ -129,7 +129,7 @@ class Finetuner:
 
     @torch.no_grad()
     def _learn_values(self) -> dict[str, float]:
-        """Advantages of what was gathered, and the value network fitted to the returns they stand for."""
+        """Compute advantages of the collected episodes, and fit the value network to the returns."""
         e, config = self.gatherer.experience, self.config
         if self.steps == 0:
             self.critic.begin(e.states, e.rewards)
@@ -141,15 +141,15 @@ class Finetuner:
         for _ in range(config.value_updates):
             rows = torch.randint(len(targets), (config.minibatch,), device=self.device, generator=self._learn)
             self._update_value(rows)
-        # How much of the variance of the returns the values had foreseen.
+        # The explained variance of the returns.
         explained = 1 - found.var() / targets.var().clamp_min(1e-12)
-        # Before the policy learns from them: what is not finite would spoil it, and its checkpoint.
+        # Check before the policy learns from them: non-finite values would ruin it, and its checkpoint.
         self._require_finite({"the value of what was gathered": self.critic(e.states).mean().item()})
         return {"value": values.mean().item(), "explained": explained.item()}
 
     @torch.no_grad()
     def _improve(self) -> dict[str, float]:
-        """Passes of updates. Minibatches stay the same in all of them, in an order of their own in each."""
+        """Passes of updates. Minibatches are the same in all passes, in a new order in each."""
         size = self.config.minibatch
         shuffled = torch.randperm(len(self._old), device=self.device, generator=self._learn)
         minibatches = shuffled[: len(shuffled) // size * size].view(-1, size)
@@ -166,7 +166,7 @@ class Finetuner:
         self.gatherer.refresh()
         means = {name: torch.stack([f[name] for f in figures]).mean().item() for name in figures[0]}
         self._require_finite(means)
-        # These two say whether the ratios can be trusted.
+        # These two metrics show whether the ratios can be trusted.
         first = {"first_ratio_error": figures[0]["ratio_error"].item()}
         return {**means, **first, "planned_apart": torch.stack(apart).mean().item()}
 
@@ -176,12 +176,12 @@ class Finetuner:
                 raise FloatingPointError(f"{name} is {value} in step {self.steps}: fine-tuning diverged")
 
     def _remember_old(self, rows: Tensor) -> Tensor:
-        """Keep the log-probabilities of rows (B,) of the experience under the policy as it is.
+        """Store the log-probabilities of rows (B,) of the experience under the current policy.
 
-        Returns the distance between what was planned while acting and what is planned here, in units of σ.
+        Returns the distance between the actions planned while acting and those planned here, in units of σ.
         """
-        # As an update will: without a graph, pruning and some kernels come to other numbers. Nobody will go
-        # back through this one, so nothing is kept for that.
+        # Plan as an update will, with a graph: without one, pruning and some kernels give other numbers.
+        # There is no backward pass through this graph, so nothing is saved for it.
         with torch.enable_grad(), saved_tensors_hooks(_forget, _forget):
             mean, now = self._log_prob(rows)
         self._old[rows] = now.detach()
@@ -255,7 +255,7 @@ class Finetuner:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, before the first step: a captured update keeps the tensors it saw."""
+        """Continue from a `state_dict`, before the first step: a captured update keeps its tensors."""
         self.policy.model.load_state_dict(state["model"])
         if self.policy.decoder is not None:
             self.policy.decoder.load_state_dict(state["decoder"])
@@ -273,5 +273,5 @@ class Finetuner:
 
 
 def _forget(_: Any) -> Any:
-    """Nothing, in place of what a backward pass would need."""
+    """Saves nothing instead of what a backward pass would need."""
     return None

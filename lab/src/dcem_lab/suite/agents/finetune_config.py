@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents.policy import PARTS
+from dcem_lab.suite.agents.policy import require_parts
 from dcem_lab.training.modes import MODES
 
 BACKWARD_MODES = tuple(mode for mode in MODES if mode != "detach")  # which passes no gradient
@@ -17,27 +17,27 @@ class FinetuneConfig(Settings):
     """PPO through a planner. The defaults are the paper's where it says, else PPO's usual ones.
 
     Attributes:
-        parts: what is trained, of decoder, reward and transition; the rest is frozen.
-        passes: over the episodes of a step.
-        minibatch: transitions in an update; those of a step that fill no whole one are left out of it.
-        lr: Adam's, for the parts.
+        parts: parts to train, of decoder, reward and transition; the rest is frozen.
+        passes: passes over the episodes of a step.
+        minibatch: transitions per update; an incomplete last minibatch is dropped.
+        lr: learning rate of the parts.
         std: σ of the policy around the planned action; the paper's variance is 0.1.
-        learn_std: train it too.
-        std_lr: Adam's, for σ.
-        gamma, lam: of the advantages.
-        clip: ratios gain nothing beyond 1 ± this.
-        grad_clip: gradients of an update are scaled down to this norm.
+        learn_std: also train std.
+        std_lr: learning rate of σ.
+        gamma, lam: discount and λ of the advantage estimates.
+        clip: probability ratios are clipped to 1 ± this.
+        grad_clip: maximum norm of the gradients.
         value_width: units of the value network's two hidden layers.
-        value_lr: Adam's, for the value network.
-        value_updates: of the value network in a step, each on a minibatch.
-        value_steps: first steps in which only the value network learns.
+        value_lr: learning rate of the value network.
+        value_updates: updates of the value network per step, each on a minibatch.
+        value_steps: initial steps that train only the value network.
         backward: how plans are differentiated (`dcem.backward`): unroll, checkpoint, truncate or prune.
-        kept: the share of the iterations that truncate differentiates, or of the samples that prune does.
-        filter_again: where the transition is trained, follow the episodes again with the model as it is
-            before every pass but the first, instead of keeping the model states they were gathered with.
-        likelihood: weight of the model's likelihood, on chunks of what was gathered; the paper's is 0.
-        batch, length: chunks for that, and steps in a chunk.
-        replay_steps: steps kept for that, over all environments.
+        kept: fraction of the iterations that truncate differentiates, or of the samples for prune.
+        filter_again: if the transition is trained, recompute the model states of the episodes before every
+            pass but the first.
+        likelihood: weight of the model loss on the collected data; 0 in the paper.
+        batch, length: chunks per update of the model loss, and steps per chunk.
+        replay_steps: steps kept for the model loss, over all environments.
     """
 
     parts: tuple[str, ...] = ("decoder", "reward")
@@ -65,9 +65,7 @@ class FinetuneConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = len(set(self.parts)) == len(self.parts) and set(self.parts) <= set(PARTS)
-        require(known and bool(self.parts or self.learn_std), "parts", list(self.parts),
-                f"some of {', '.join(PARTS)}, each once")  # fmt: skip
+        require_parts(self.parts, at_least=0 if self.learn_std else 1)
         fitted = {"reward", "transition"} & set(self.parts)
         require(not self.likelihood or bool(fitted), "likelihood", self.likelihood,
                 "0 where parts have neither reward nor transition")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What critics and an actor bring to a plan: the worth of where it ends, and plans of the actor's own."""
+"""Critics and an actor in planning: a terminal value, and plans proposed by the actor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Situation(NamedTuple):
 
 
 class InSituations:
-    """A model's view of situations: their states. Without plans, a state is all there is to a situation."""
+    """A model that takes situations and uses their states. Without plans, a situation is just a state."""
 
     def __init__(self, imagination: Any) -> None:
         self._imagination, self.action_dim = imagination, imagination.action_dim
@@ -37,14 +37,14 @@ class InSituations:
 class Guide(nn.Module):
     """An actor and its critics in the states of a world model.
 
-    A state holds what each of M members takes the observation to be, x. The actor is asked about their mean
-    where it acts, and the critics about each of them, with the action that the actor takes there.
+    A state contains the observation x as predicted by each of M members. The actor acts on their mean. The
+    critics evaluate each member's x, with the action that the actor takes there.
 
     Args:
         value: critics and actor.
         model: what they live in.
-        pessimism: a state is worth the mean − pessimism · standard deviation over critics and members.
-        judge: what says the same about observations (..., M, X), without gradients, where plans need none.
+        pessimism: the value of a state is mean − pessimism · standard deviation over critics and members.
+        judge: a faster function of observations (..., M, X) with the same result, without gradients.
     """
 
     def __init__(
@@ -70,24 +70,24 @@ class Guide(nn.Module):
         return self.value.actor(self.observed(state).mean(dim=-2))
 
     def worth(self, state: Tensor) -> Tensor:
-        """What states (..., s) are worth (...), in units of the reward."""
+        """The values (...) of states (..., s), in units of the reward."""
         x = self.observed(state)
         if self._judge is not None:
             return self._judge(x)
         q = self.value(x, self.value.actor(x))
-        if self.model.config.termination:  # nothing is earned after an end
+        if self.model.config.termination:  # there is no reward after a termination
             q = q * self._members(state)[..., -1]
         q = q.movedim(0, -1).flatten(-2)
         if self.pessimism == 0:
             return q.mean(dim=-1)
-        # As in the planner's reward: the square root needs a finite slope at zero.
+        # As in the planner's reward, the square root needs a finite slope at zero.
         variance = q.var(dim=-1, correction=0) + torch.finfo(q.dtype).tiny
         return q.mean(dim=-1) - self.pessimism * variance.sqrt()
 
     def plans(self, state: Tensor, noise: Tensor) -> Tensor:
         """Actions (E, P, H, m) that the actor takes from states (E, s) in the model, with noise added.
 
-        Steps of the model without what they earn, which costs as much again.
+        The model steps without rewards, which would double the cost.
         """
         model, (E, P) = self.model, noise.shape[:2]
         H, X = model.config.hidden, model.features

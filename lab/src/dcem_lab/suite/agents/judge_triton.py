@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs
-"""What critics say about the actor's own actions, in two launches: the worth of where plans end.
+"""The critics' values of the actor's own actions in two launches: the terminal value of plans.
 
 A program takes a tile of rows through the actor and one critic, on the tensor cores. Between their layers
-lies a LayerNorm, which needs a whole row: the first layer is so narrow that it is taken twice, once for mean
-and deviation, and again block by block as the factor of the second layer's sum. Products are of float16
-numbers with float32 sums. The oracle is `Guide.worth` without it.
+is a LayerNorm, which needs a whole row. The first layer is so narrow that it is computed twice: once for mean
+and deviation, and again block by block as input of the second layer. Products are float16 with float32
+accumulation. The reference is `Guide.worth` without this kernel.
 """
 
 import torch
@@ -19,17 +19,17 @@ INPUT_LIMIT, ACTION_LIMIT = 64, 32
 
 
 def fits(value: Value) -> bool:
-    """Whether there is a `FusedJudge` of these critics."""
+    """Whether `FusedJudge` supports these critics."""
     told = value.settings
     small = told["features"] <= INPUT_LIMIT and told["action_dim"] <= ACTION_LIMIT
     return small and value.bins is None and told["width"] in WIDTHS
 
 
 class FusedJudge:
-    """The worth of observations, pessimistic over critics and members, without gradients.
+    """The value of observations, pessimistic over critics and members, without gradients.
 
-    The weights are copies in half precision; `refresh` takes them again, in place, so that captured graphs
-    see them.
+    The weights are copies in half precision; `refresh` updates them in place, so that captured graphs see
+    the change.
     """
 
     def __init__(self, value: Value, pessimism: float) -> None:
@@ -63,7 +63,7 @@ class FusedJudge:
         self.refresh()
 
     def _hold(self, original: Tensor, *shape: int, bias: bool = False) -> None:
-        """A place for a matrix in float16, or a bias in float32, zero where sizes are rounded up."""
+        """A buffer for a matrix in float16, or a bias in float32, zero where sizes are rounded up."""
         dtype = torch.float32 if bias or len(shape) == 1 else torch.float16
         held = torch.zeros(shape, dtype=dtype, device=original.device)
         self._weights.append(held)
@@ -72,7 +72,7 @@ class FusedJudge:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take the weights again from the critics and the actor."""
+        """Copy the weights from the critics and the actor again."""
         torch._foreach_copy_(self._places, self._originals)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class FusedJudge:
 
 
 def _evenly_spaced(x: Tensor) -> bool:
-    """Whether all rows (..., X) of x lie the same distance apart."""
+    """Whether all rows (..., X) of x have the same stride."""
     step = x.stride(-2)
     for size, stride in zip(x.shape[-2::-1], x.stride()[-2::-1], strict=True):
         if size > 1 and stride != step:
@@ -146,7 +146,7 @@ def judge_kernel(
     X: tl.constexpr, W: tl.constexpr, PAD: tl.constexpr, PAD_U: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What critics say (K, n_rows) of rows x (n_rows, X), `stride` apart, and what the actor does there."""
+    """The critics' values (K, n_rows) of rows x (n_rows, X), `stride` apart, with the actor's actions."""
     critic = tl.program_id(1)
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     alive = row < n_rows
@@ -173,7 +173,7 @@ def judge_kernel(
 def worth_kernel(
     said_ptr, worth_ptr, n, rows, pessimism, scale, K: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr
 ):
-    """scale · (mean − pessimism · std) over critics and members of what they say (K, n, M): (n,)."""
+    """scale · (mean − pessimism · std) over critics and members of their values (K, n, M): (n,)."""
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     alive = row < n
     mean = tl.zeros((TILE,), tl.float32)

@@ -17,14 +17,14 @@ class LearningConfig(Settings):
     """How the world model learns. The defaults are the paper's; where it is silent, PlaNet's.
 
     Attributes:
-        updates_per_step: model updates for every step of all environments; may be a fraction.
-        batch, length: chunks in an update, and steps in a chunk.
-        lr, eps: of Adam.
-        clip: gradients are scaled down to this norm, over all members.
-        average: decay of the moving average of the weights that plans; 0 for the weights themselves.
-        early_chunks: share of the chunks with which an episode begins; they are rare otherwise.
-        update_every: steps of all environments between rounds of updates, which then catch up: 1 for updates
-            between the steps, the actions of an episode for collecting and learning in turns.
+        updates_per_step: model updates per step of all environments; can be a fraction.
+        batch, length: chunks per update, and steps per chunk.
+        lr, eps: learning rate and epsilon of Adam.
+        clip: maximum norm of the gradients, over all members.
+        average: decay of the moving average of the weights used for planning; 0 for no averaging.
+        early_chunks: fraction of the chunks that are the beginning of an episode.
+        update_every: steps of all environments between rounds of updates: 1 to interleave updates with steps,
+            the length of an episode to alternate between collecting and learning.
     """
 
     updates_per_step: float = setting(1.0, least=0)

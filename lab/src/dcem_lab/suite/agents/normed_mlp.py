@@ -1,4 +1,4 @@
-"""Fully connected networks side by side whose layers are normalised: what critics and actors are made of."""
+"""Parallel fully connected networks with normalised layers, for critics and actors."""
 
 from collections.abc import Sequence
 from itertools import pairwise

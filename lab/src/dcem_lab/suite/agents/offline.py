@@ -1,4 +1,4 @@
-"""Algorithm 2 of the paper on a replay buffer: the decoder learns on a model that is done with learning."""
+"""Algorithm 2 of the paper on a replay buffer: the decoder is trained on a frozen model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dcem_lab.training.learners import Learners
 
 
 class Offline(Learners):
-    """A decoder learned without an environment, as `dcem_lab.suite.agents.build_offline` puts it together.
+    """A decoder trained without an environment, as `dcem_lab.suite.agents.build_offline` constructs it.
 
-    A step is as many updates as an agent does in a step of its environments.
+    A step makes as many updates as an agent does per step of its environments.
 
     Args:
         learner: of the decoder, on a model and a replay buffer that stay as they are.
@@ -29,11 +29,11 @@ class Offline(Learners):
         self._given = given
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changes, and what tells whether the rest is still the same."""
+        """Everything that changes, and a digest to check that the rest is the same."""
         return {"given": self._given, "learners": super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, bit for bit, on the model and the replay buffer it was made with."""
+        """Continue from a `state_dict`, bit for bit, with the same model and replay buffer."""
         if state["given"] != self._given:
             raise ValueError(
                 "model and replay must be those the run began with, got others: "

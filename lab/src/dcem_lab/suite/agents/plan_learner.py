@@ -1,9 +1,9 @@
-"""Phase 3 off policy: what plans are made with learns to please the critics, through the plan.
+"""Phase 3 off policy: train parts of the planner, through the plan, to increase the critics' values.
 
     max_θ E_s Q(s, plan_θ(s)),
 
-over replayed states s, for chosen parts θ of what plans: decoder, reward, transition. Only a planner that can
-be differentiated allows it; PPO (`finetune.py`) needs new episodes for every step instead.
+over replayed states s, for chosen parts θ of the planner: decoder, reward, transition. This requires a
+differentiable planner; PPO (`finetune.py`) needs new episodes for every step instead.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from dcem import Decoder
-from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.decoder_learner import DecoderConfig
 from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.planner import DTYPES, PlannerConfig
-from dcem_lab.suite.agents.policy import PARTS, parts_of
+from dcem_lab.suite.agents.policy import parts_of, require_parts
 from dcem_lab.suite.agents.replayed_states import replayed_states
 from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.replay import ReplayBuffer
@@ -34,11 +33,11 @@ class PlanConfig(Settings):
     """How plans learn to please the critics.
 
     Attributes:
-        parts: what learns, of decoder, reward and transition.
-        updates_per_step: updates for every step of all environments; may be a fraction. 0 for none of it.
-        lr: of Adam.
-        clip: gradients are scaled down to this norm.
-        average: decay of the moving average of the weights that plans.
+        parts: parts to train, of decoder, reward and transition.
+        updates_per_step: updates per step of all environments; can be a fraction, or 0 for none.
+        lr: learning rate of Adam.
+        clip: maximum norm of the gradients.
+        average: decay of the moving average of the weights used for planning.
     """
 
     parts: tuple[str, ...] = ("decoder", "reward")
@@ -49,16 +48,13 @@ class PlanConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = len(set(self.parts)) == len(self.parts) and set(self.parts) <= set(PARTS)
-        require(
-            known and bool(self.parts), "parts", list(self.parts), f"some of {', '.join(PARTS)}, each once"
-        )
+        require_parts(self.parts)
 
 
 class PlanLearner(Fit):
-    """Raises what critics say about planned actions.
+    """Maximises the critics' values of planned actions.
 
-    Its parts may belong to other learners, too, which then pull at the same weights and averages.
+    Its parts may also belong to other learners, which then update the same weights and averages.
 
     Args:
         model, decoder: what plans are made with; the parts of them learn.

@@ -7,9 +7,9 @@ A step of the agent, with E environments:
     (actions to the host)      …                            step E environments
     record, follow, refresh
 
-Planning reads a copy of the weights and updates write the weights themselves, so the two run at the same
-time; they meet once per step. A step plans with the weights from before its updates, and these learn from the
-steps before it: without a CUDA device the same calls, one after another, do the same.
+Planning reads a copy of the weights while updates write the weights themselves, so the two run concurrently
+and synchronise once per step. A step plans with the weights before its updates, and the updates learn from
+earlier steps. Without a CUDA device the same calls run one after another, with the same result.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dcem_lab.training.learners import Learners
 
 
 class Planet:
-    """The agent in its environments, as `dcem_lab.suite.agents.build` puts it together.
+    """The agent in its environments, as `dcem_lab.suite.agents.build` constructs it.
 
-    Where a decoder is among what learns it is the DCEM branch of the algorithm: the planner searches the
+    If a decoder is among the learners, this is the DCEM branch of the algorithm: the planner searches the
     decoder's latent space.
 
     Args:
@@ -43,9 +43,9 @@ class Planet:
         planner: plans.
         generators: of planner and collector, by name.
         checkpoint_bytes: a checkpoint's replay buffer holds the newest steps that fit.
-        seed_episodes: episodes before anything is learned.
-        seed_steps: steps of all environments before anything is learned.
-        seed_planner: plans those; None for random actions.
+        seed_episodes: episodes before learning starts.
+        seed_steps: steps of all environments before learning starts.
+        seed_planner: planner for the seed episodes; None for random actions.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Planet:
         return self.planner.value
 
     def step(self) -> None:
-        """One step of every environment and the updates that go with it."""
+        """One step of every environment and the corresponding updates."""
         collector, stopwatch = self.collector, self.learners.stopwatch
         seeding = collector.episodes < self._seed_episodes or collector.steps < self._seed_steps
         if not seeding:
@@ -98,13 +98,13 @@ class Planet:
             self.planner.refresh()
 
     def metrics(self) -> dict[str, float]:
-        """What people watch first, then what explains it. Waits for the device."""
+        """Metrics, the most important first. Waits for the device."""
         returns = self.collector.returns
         figures = {"return": float(np.mean(returns))} if returns else {}
         return figures | self.learners.metrics() | {"episodes": self.collector.episodes}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next steps depend on, the replay buffer as far as a checkpoint has room."""
+        """Everything the next steps depend on; of the replay buffer, as much as a checkpoint has room for."""
         return {
             "learners": self.learners.state_dict(),
             "collector": self.collector.state_dict(),
@@ -113,7 +113,7 @@ class Planet:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, bit for bit if its replay buffer was not cut."""
+        """Continue from a `state_dict`, bit for bit if its replay buffer was not cut."""
         self.learners.load_state_dict(state["learners"])
         self.collector.load_state_dict(state["collector"])
         self.collector.replay.load_state_dict(state["replay"])
@@ -126,7 +126,7 @@ class Planet:
 
 @contextmanager
 def _beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """What follows goes to that stream, after all that the current one was given. None: it just runs."""
+    """Run what follows on that stream, after all work queued on the current one. None: run as usual."""
     if stream is None:
         yield
         return

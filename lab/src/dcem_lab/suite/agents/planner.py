@@ -1,4 +1,4 @@
-"""The planner of an agent: the (differentiable) cross-entropy method, over what a world model imagines."""
+"""The planner of an agent: the (differentiable) cross-entropy method on a world model."""
 
 import copy
 from dataclasses import dataclass
@@ -18,10 +18,12 @@ from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.rssm.fast.engine import TerminalCost
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, fused_rollout
+from dcem_lab.suite.rssm.fast.rollout_native import NativeJudge, NativeRollout
+from dcem_lab.suite.rssm.fast.rollout_native import fits as has_kernels
 
 try:
     from dcem_lab.suite.agents import judge_triton
-except ImportError:  # no Triton: on a machine without CUDA
+except ImportError:  # no Triton on a machine without CUDA
     judge_triton = None  # type: ignore[assignment]
 
 _UNROLL = Unroll()
@@ -33,24 +35,24 @@ class PlannerConfig(Settings):
     """How much to plan. The defaults are the paper's, over full action sequences.
 
     Attributes:
-        samples: N, candidates an iteration.
-        elites: k, those the next iteration starts from.
-        iterations: T.
-        horizon: H, steps to look ahead.
-        sigma: the first standard deviation, around zero, of every action or latent coordinate.
+        samples: N, samples per iteration.
+        elites: k, elites per iteration.
+        iterations: T, iterations per plan.
+        horizon: H, planning horizon in actions.
+        sigma: initial standard deviation of every action or latent coordinate.
         tau: temperature of the soft top-k; 0 for the hard one.
-        dtype: what the model imagines in on a CUDA device: float32, float16 or bfloat16. The search itself,
-            and the CPU, stay with float32.
-        temperature: weigh the elites by softmax(−cost / (temperature · standard deviation of all costs))
-            instead of the soft top-k; null for that one.
-        least_sigma: what standard deviations do not fall below.
-        value_pessimism: where there is a value, a plan's end is worth mean − value_pessimism · standard
+        dtype: precision of model rollouts: float32, float16 or bfloat16. The search is in float32. On a CPU
+            float16 means float32, and so does bfloat16 where there are no instructions for it.
+        temperature: weight elites by softmax(−cost / (temperature · standard deviation of all costs)); null
+            for the soft top-k.
+        least_sigma: minimum standard deviation of the search.
+        value_pessimism: the terminal value of a plan, if there is one, is mean − value_pessimism · standard
             deviation over critics and members.
-        policy_plans: P, where there is a policy: plans of its own among the candidates of every iteration,
-            beside the samples, and the first of them to start from. 0 iterations are the policy alone.
-        policy_noise: standard deviation of the noise on the actions of these plans, but for the first.
-        policy_sigma: half of the first samples are around the policy's plan, with this standard deviation;
-            the others are around zero, with sigma.
+        policy_plans: P, number of the policy's plans that compete with the samples in every iteration; the
+            search starts from the first. 0 iterations are the policy alone.
+        policy_noise: standard deviation of the noise on the actions of these plans, except the first.
+        policy_sigma: half of the initial samples are centred on the policy's plan, with this standard
+            deviation; the others on zero, with sigma.
     """
 
     samples: int = setting(1000, least=1)
@@ -82,9 +84,9 @@ class PlannerConfig(Settings):
         backward: Backward = _UNROLL,
         guide: Guide | None = None,
     ) -> MPC:
-        """The search over what the model, or another way to imagine the same, says about actions.
+        """The search on the model, or on an equivalent, faster implementation of it.
 
-        With a guide it plans from what `situation` makes of model states.
+        With a guide it plans from the output of `situation` for model states.
         """
         guided = guide is not None and decoder is None and self.policy_plans > 0
         mpc = MPC(
@@ -121,10 +123,10 @@ class PlannerConfig(Settings):
     def situation(
         self, states: Tensor, guide: Guide | None, decoder: Decoder | None, noise: Tensor | None
     ) -> Any:
-        """What a plan starts from: states (E, s), with plans of the policy where it has a use for them.
+        """The start of a plan: states (E, s), with plans of the policy if they are used.
 
-        These are as random as the noise (E, N, n) of the first iteration: that of its last samples, which do
-        not start from the policy's plan.
+        Their noise is taken from the noise (E, N, n) of the first iteration: that of its last samples, which
+        are not centred on the policy's plan.
         """
         residual = isinstance(decoder, ResidualDecoder)
         P = 1 if residual else self.policy_plans if decoder is None else 0
@@ -152,10 +154,10 @@ GUIDED = PlannerConfig(
 
 
 class Planner:
-    """Plans from model states, with weights of its own, which stay put while the model learns. No gradients.
+    """Plans from model states with its own copy of the weights, fixed while the model learns. No gradients.
 
-    On a CUDA device a plan is one captured graph, and in half precision a model of ordinary size imagines
-    in fused kernels.
+    On a CUDA device a plan is one captured graph, and in half precision a model of ordinary size uses fused
+    kernels for rollouts. On the CPU the kernels are in C++, if there is a compiler.
 
     Args:
         model: imagines.
@@ -181,10 +183,8 @@ class Planner:
         value: Value | None = None,
         by_policy: Tensor | None = None,
     ) -> None:
-        weight = next(model.parameters())
-        half = weight.is_cuda and config.dtype != "float32"
-        dtype = DTYPES[config.dtype] if half else weight.dtype
-        self._imagination = fused_rollout(model, dtype) or _Imagination(model, dtype)
+        dtype = _precision(model, config)
+        self._imagination = _imagination(model, dtype)
         self._config, self.decoder, self.value = config, decoder, value
         self._held: list[tuple[nn.Module, nn.Module]] = []
         held = self._hold(decoder) if decoder is not None else None
@@ -208,7 +208,7 @@ class Planner:
         return self._plan(states) if noise is None else self._plan(states, noise)
 
     def refresh(self) -> None:
-        """Take the weights again from model, decoder and value."""
+        """Copy the weights from model, decoder and value again."""
         self._imagination.refresh()
         for original, held in self._held:
             _copy(original, held)
@@ -237,10 +237,30 @@ class Planner:
         return torch.where(self._by_policy.unsqueeze(-1), guide.act(states), planned)
 
 
+def _precision(model: RSSM, config: PlannerConfig) -> torch.dtype:
+    """The dtype of model rollouts on its device."""
+    weight, wanted = next(model.parameters()), DTYPES[config.dtype]
+    if weight.is_cuda and wanted != torch.float32:
+        return wanted
+    if wanted == torch.bfloat16 and not model.config.termination and has_kernels(weight, wanted):
+        return wanted
+    return weight.dtype
+
+
+def _imagination(model: RSSM, dtype: torch.dtype) -> Any:
+    """The fastest rollout implementation for this model, its device and that precision."""
+    if not model.config.termination and has_kernels(next(model.parameters()), dtype):
+        return NativeRollout(model, dtype)
+    return fused_rollout(model, dtype) or _Imagination(model, dtype)
+
+
 def _fused_judge(
     value: Value, model: RSSM, pessimism: float, dtype: torch.dtype
-) -> "judge_triton.FusedJudge | None":
-    """Kernels for what plans end in, where there are some for these critics, this precision and device."""
+) -> "judge_triton.FusedJudge | NativeJudge | None":
+    """A faster terminal value, if there is one for these critics, precision and device."""
+    known = value.bins is None and not model.config.termination
+    if known and has_kernels(next(value.parameters()), dtype):
+        return NativeJudge(value, pessimism, dtype)
     on_cuda = next(value.parameters()).is_cuda and judge_triton is not None
     if not on_cuda or dtype != torch.float16 or model.config.termination or not judge_triton.fits(value):
         return None
@@ -248,18 +268,18 @@ def _fused_judge(
 
 
 class _Imagination(FrozenRollout):
-    """A copy of a model that imagines in its own precision, under a search that adds up costs in another.
+    """A copy of a model with its own precision for rollouts, in a search that sums costs in another.
 
-    It has no use for the normaliser: states come from the model, in its features.
+    It does not need the normaliser: states come from the model, in its features.
     """
 
     def __init__(self, model: RSSM, dtype: torch.dtype) -> None:
         super().__init__(copy.deepcopy(model).requires_grad_(False).to(dtype))
-        self.model.reward_scale = model.reward_scale  # which learns, and keeps its precision
+        self.model.reward_scale = model.reward_scale  # shared: it is learned, and keeps its precision
         self._original, self._dtype = model, dtype
 
     def refresh(self) -> None:
-        """Take the weights again from the model."""
+        """Copy the weights from the model again."""
         _copy(self._original, self.model)
 
     def sequence_cost(

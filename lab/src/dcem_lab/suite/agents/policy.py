@@ -1,4 +1,4 @@
-"""The controller as a policy that learns: the planned action is the mean of a Gaussian."""
+"""The controller as a trainable policy: the planned action is the mean of a Gaussian."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 
 from dcem import MPC, Decoder
 from dcem.backward import Backward, Unroll
+from dcem_lab.runs import require
 from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.planner import DTYPES, Planner, PlannerConfig
 from dcem_lab.suite.agents.value import Value
@@ -19,8 +20,14 @@ from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.rssm.nets import EnsembleMLP
 
 PARTS = ("decoder", "reward", "transition")
-"""What a controller's parameters are divided into; its transition is the GRU, the observation head and the
-termination head, where there is one."""
+"""The parts of a controller's parameters; its transition is the GRU, the observation head and the termination
+head, if there is one."""
+
+
+def require_parts(parts: tuple[str, ...], at_least: int = 1) -> None:
+    """Raise ValueError unless these are some of `PARTS`, and at least this many."""
+    known = len(set(parts)) == len(parts) >= at_least and set(parts) <= set(PARTS)
+    require(known, "parts", list(parts), f"some of {', '.join(PARTS)}, each once")
 
 
 def parts_of(model: RSSM, decoder: Decoder | None) -> dict[str, list[nn.Module]]:
@@ -34,9 +41,9 @@ def parts_of(model: RSSM, decoder: Decoder | None) -> dict[str, list[nn.Module]]
 
 
 class Policy(nn.Module):
-    """π(u | s, ε) = N(plan(s, ε), σ²), a function of the planner's noise ε as much as of the state.
+    """π(u | s, ε) = N(plan(s, ε), σ²), a function of both the planner's noise ε and the state.
 
-    Planning again with the noise of the first time gives the same mean, and gradients reach all that planned.
+    Planning again with the same noise gives the same mean, and gradients reach everything the plan uses.
 
     Args:
         model: the world model that imagines.
@@ -120,7 +127,7 @@ class Policy(nn.Module):
                 parameter.requires_grad_(part in chosen)
                 if part in chosen:
                     trained.append(parameter)
-        # A transition that stays as it is leaves out half of the backward pass.
+        # A frozen transition saves half of the backward pass.
         self._frozen = None
         if "transition" not in chosen:
             self._frozen = FrozenRollout(self.model, "reward" in chosen, DTYPES[self.planner.dtype])
@@ -129,7 +136,7 @@ class Policy(nn.Module):
 
 
 class Critic(nn.Module):
-    """V(s), from model states that get no gradient. A reward of one for ever is worth one to the network.
+    """V(s), from model states without gradients. A constant reward of one is an output of one of the network.
 
     Args:
         state_dim: numbers in a model state.
@@ -145,10 +152,10 @@ class Critic(nn.Module):
 
     @torch.no_grad()
     def begin(self, states: Tensor, rewards: Tensor) -> None:
-        """Shift all values so that on average the mean reward goes on for ever, which needs no learning.
+        """Shift all values so that their mean is the value of receiving the mean reward forever.
 
-        Bootstrapping takes dozens of steps to get there: γ(1 − λ) / (1 − γλ) of the error is left after each.
-        Meanwhile, advantages tell how far away the end of the episode is, and little else.
+        Learning this by bootstrapping takes dozens of steps: each leaves γ(1 − λ) / (1 − γλ) of the error.
+        Meanwhile, advantages would mostly reflect the distance to the end of the episode.
         """
         self.net.biases[-1].add_(rewards.mean() - self.scaled(states).mean())
 

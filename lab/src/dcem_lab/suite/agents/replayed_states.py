@@ -1,4 +1,4 @@
-"""Model states to plan from, as replayed experience leads to them."""
+"""Model states to plan from, filtered from replayed experience."""
 
 from typing import Any
 
@@ -40,6 +40,6 @@ def replayed_states(model: RSSM, replay: ReplayBuffer, config: Any, generator: G
     step = torch.full((config.states,), config.context, device=state.device)
     drawn = torch.rand(n_starts, device=state.device, generator=generator)
     step[config.states - n_starts :] = (drawn * len(followed)).long().clamp(max=config.context)
-    if padded:  # there is nothing to plan at the end, or after it
+    if padded:  # no planning at the end of an episode, or after it
         step = torch.minimum(step, valid.sum(dim=1) - terminated.any(dim=1).long())
     return torch.stack(followed)[step, torch.arange(config.states, device=state.device)]

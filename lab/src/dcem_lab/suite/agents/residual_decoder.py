@@ -1,4 +1,4 @@
-"""A latent space of corrections: what it decodes to is a policy's plan, moved."""
+"""A latent space of corrections: it decodes to a modified plan of a policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EDGE = 0.98
 class ResidualDecoder(Decoder):
     """u_{1:H} = tanh(atanh(0.98 · policy's plan) + net(z)), in the box [−1, 1].
 
-    It decodes in a `Situation`, which holds the policy's plan. Args are those of `dcem.Decoder`, but for the
+    It decodes in a `Situation`, which holds the policy's plan. Args are those of `dcem.Decoder`, except the
     box.
     """
 

@@ -12,7 +12,7 @@ from dcem import DCEM, MPPI
 
 try:
     from dcem_lab.suite.agents import search_triton
-except ImportError:  # no Triton: on a machine without CUDA
+except ImportError:  # no Triton on a machine without CUDA
     search_triton = None  # type: ignore[assignment]
 
 

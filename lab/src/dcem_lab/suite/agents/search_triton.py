@@ -11,7 +11,7 @@ LIMIT = 1024
 
 
 def elite_weights(values: Tensor, k: int, temperature: float) -> Tensor:
-    """softmax(−v / temperature) of standardised values (*B, N), zero but for the k lowest. No gradients."""
+    """softmax(−v / temperature) of standardised values (*B, N), only for the k lowest. No gradients."""
     n = values.shape[-1]
     values = values.contiguous()
     weights = torch.empty_like(values)
@@ -39,7 +39,7 @@ def elite_kernel(value_ptr, weight_ptr, n, k, temperature, eps, N: tl.constexpr,
     mean = tl.sum(tl.where(good, v, 0.0), 0) / count
     off = tl.where(good, v - mean, 0.0)
     std = tl.sqrt(tl.sum(off * off, 0) / count)
-    # A row that is constant to rounding has nothing to tell: all of it counts alike.
+    # A row that is constant up to rounding has no ranking: all entries get equal weight.
     informative = std > tl.maximum(4.0 * eps * tl.abs(mean), 1e-37)
     rate = tl.where(informative, 1.0 / (tl.where(informative, std, 1.0) * temperature), 0.0)
     better = tl.zeros((N,), tl.int32)  # how many are

@@ -1,8 +1,8 @@
 """Values as distributions over bins: a regression that is learned as a classification.
 
-A number y lies between two neighbouring bins; its two-hot weights are those of linear interpolation, so that
-their mean of the bins is y again. With ``symlog`` the bins lie evenly in sign(y) ln(1 + |y|), fine around
-zero and coarse far away, and numbers of any size fit.
+A number y lies between two neighbouring bins. Its two-hot weights are those of linear interpolation, so that
+the weighted mean of the bins is y. With ``symlog`` the bins are evenly spaced in sign(y) ln(1 + |y|): fine
+around zero and coarse far away, so that numbers of any size fit.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def symexp(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TwoHot:
-    """So many bins from −span to span, in units of `symlog` where that is asked for.
+    """Bins from −span to span, optionally on the scale of `symlog`.
 
     >>> bins = TwoHot(5, 2.0, symlog=False)
     >>> bins.weights(torch.tensor([0.25, 9.0]))
@@ -37,7 +37,7 @@ class TwoHot:
     symlog: bool = True
 
     def weights(self, y: Tensor) -> Tensor:
-        """Numbers (...) → weights (..., bins) that sum to one; beyond the bins is the last of them."""
+        """Numbers (...) → weights (..., bins) that sum to one; numbers outside go to the last bin."""
         at = (symlog(y) if self.symlog else y).clamp(-self.span, self.span)
         at = (at + self.span) * ((self.bins - 1) / (2 * self.span))
         index = torch.arange(self.bins, device=y.device, dtype=y.dtype)

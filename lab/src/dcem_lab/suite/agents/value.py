@@ -1,7 +1,7 @@
-"""What lies beyond a plan: critics Q(x, u), and the actor π(x) that they are told about.
+"""The value beyond a plan: critics Q(x, u), and the actor π(x) that they evaluate.
 
-Both look at x, the features of an observation as the world model's normaliser gives them, and not at the
-model's memory: replayed transitions are all that they need to learn.
+Both take x, the features of an observation from the world model's normaliser, and not the model's recurrent
+state: they can be trained on replayed transitions alone.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class Value(nn.Module):
         self.actor = Actor(features, action_dim, hidden, generator)
         outputs = 1 if self.bins is None else bins
         self.critics = NormedMLP([features + action_dim, *hidden, outputs], critics, generator)
-        if self.bins is not None:  # all bins alike: the first values are zero
+        if self.bins is not None:  # equal logits: the initial values are zero
             nn.init.zeros_(self.critics.weights[-1])
             nn.init.zeros_(self.critics.biases[-1])
 
     def forward(self, x: Tensor, u: Tensor) -> Tensor:
-        """What every critic says: (..., X) and (..., m) → (K, ...), in units of the reward."""
+        """The values of all critics: (..., X) and (..., m) → (K, ...), in units of the reward."""
         return self.read(self.say(x, u)) / self.reward_scale
 
     def say(self, x: Tensor, u: Tensor, frozen: bool = False) -> Tensor:
-        """The critics' outputs (K, ..., 1 or bins), with gradients for x and u alone where ``frozen``."""
+        """The critics' outputs (K, ..., 1 or bins), with gradients only for x and u if ``frozen``."""
         rows = torch.cat([x, u], dim=-1).flatten(0, -2)
         said = self.critics(rows.expand(self.settings["critics"], *rows.shape), frozen)
         return said.unflatten(1, x.shape[:-1])

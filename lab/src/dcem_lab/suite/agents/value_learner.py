@@ -5,8 +5,18 @@ behind them, the less of two drawn at random:
 
     y = Σ_{i<n} γ^i r_i + γ^n min_{j ∈ two of K} Q̄_j(x_n, π̄(x_n) + clipped noise).
 
-A time limit ends an episode and not the task, so y goes on behind it; behind a termination there is nothing.
-The actor maximises the mean of the critics, held away from the ends of the tanh.
+A time limit ends an episode but not the task, so y bootstraps after it, but not after a termination.
+
+Other policies than π̄ earned the n rewards. Imagined targets have one that was replayed, r_0, and then what π̄
+earns in H steps of the world model, from its state x_1 after the replayed step. They are λ-returns:
+
+    y = r_0 + γ G_1,    G_t = (1 − λ) V_t + λ (r_t + γ G_{t+1}),    G_{H+1} = V_{H+1},
+
+V_t is the averaged critics' value of x_t and the noisy action taken there, as above. Rewards
+and observations are means over the members, without pessimism. Where the model predicts terminations, r_t
+and V_t count with its probability that the episode still went on.
+
+The actor maximises the mean of the critics, with a penalty that keeps it away from the limits of the tanh.
 """
 
 from __future__ import annotations
@@ -20,10 +30,13 @@ from torch import Generator, Tensor
 
 from dcem import capture
 from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.training.fit import Fit
+
+TARGETS = ("replay", "imagined")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,28 +44,32 @@ class ValueConfig(Settings):
     """Critics and an actor, and how they learn.
 
     Attributes:
-        critics: K, of them.
+        critics: K, number of critics.
         width: units of the two hidden layers of every network.
-        gamma: discount per action; null for 1 − action repeat / 200, so that what is 200 environment steps
-            away counts 1/e of what is near.
-        reward_scale: rewards are multiplied by it before anything is learned.
-        values: what critics say: scalar, a number, or two-hot, a distribution over bins.
-        bins, span, symlog: of the bins, from −span to span of scaled values, or of their symmetric
-            logarithm.
-        updates_per_step: updates for every step of all environments; may be a fraction.
-        batch: transitions in an update.
-        steps: n, rewards before the critics take over.
-        early_share: share of the batch that is taken from the first `early_steps` steps of episodes, which
-            are rare otherwise.
-        early_steps: how many steps are a beginning.
+        gamma: discount per action; null for 1 − action repeat / 200, a time constant of 200 environment
+            steps.
+        reward_scale: factor on rewards.
+        values: output of the critics: scalar, or two-hot, a distribution over bins.
+        bins, span, symlog: number of bins, their range −span to span of scaled values, and whether they are
+            on a symmetric log scale.
+        updates_per_step: updates per step of all environments; can be a fraction.
+        batch: transitions per update.
+        targets: what the critics learn: replay, n-step returns of the replay buffer, or imagined, λ-returns
+            of one replayed step and then of the actor in the world model.
+        steps: n of the n-step returns in replay targets.
+        imagined_steps: steps of the world model in imagined targets.
+        lam: λ of imagined targets: 0 for one replayed reward and then the critics, 1 to leave the critics out
+            up to the last imagined step.
+        early_share: fraction of the batch from the first `early_steps` steps of episodes, which are otherwise
+            rare.
+        early_steps: number of steps that count as the beginning.
         smoothing, smoothing_clip: standard deviation and limit of the noise on the actor's action in targets.
-        bound: what values may be at most, in units of the reward, where critics take over; null for no
-            bound, but on tasks of the control suite what its rewards can add up to, at most one an
-            environment step.
-        calm: weight of the actor's squared outputs before the tanh.
-        lr: of Adam.
-        clip: gradients are scaled down to this norm.
-        average: decay of the moving average that makes the targets and plans.
+        bound: upper bound of the critics in targets, in units of the reward; null for no bound, or on the
+            control suite for the maximum return (a reward of at most one per environment step).
+        calm: weight of the penalty on the actor's squared outputs before the tanh.
+        lr: learning rate of Adam.
+        clip: maximum norm of the gradients.
+        average: decay of the moving average used for targets and planning.
     """
 
     NETWORK: ClassVar = (
@@ -77,7 +94,10 @@ class ValueConfig(Settings):
     symlog: bool = True
     updates_per_step: float = setting(12.0, least=0)
     batch: int = setting(512, least=1)
+    targets: str = setting("replay", among=TARGETS)
     steps: int = setting(3, least=1)
+    imagined_steps: int = setting(3, least=1)
+    lam: float = setting(0.8, least=0, most=1)
     early_share: float = setting(0.0, least=0, most=1)
     early_steps: int = setting(25, least=1)
     smoothing: float = setting(0.2, least=0)
@@ -89,8 +109,13 @@ class ValueConfig(Settings):
     average: float = setting(0.995, least=0, below=1)
 
     @property
+    def replayed_steps(self) -> int:
+        """Of the chunks that targets are made of."""
+        return 1 if self.targets == "imagined" else self.steps
+
+    @property
     def network(self) -> dict[str, Any]:
-        """What a `Value` is told, beside the sizes of observation and action."""
+        """The arguments of `Value`, except the sizes of observation and action."""
         if self.gamma is None:
             raise ValueError("gamma must be given where the action repeat is not known, got null")
         return {name: getattr(self, name) for name in self.NETWORK}
@@ -102,13 +127,13 @@ class ValueConfig(Settings):
 
 
 class Transitions(NamedTuple):
-    """What an update learns from; what critics say comes later."""
+    """The transitions of an update, without the critics' values."""
 
-    x: Tensor  # (B, X), where they start
-    u: Tensor  # (B, m), what was done there
-    earned: Tensor  # (B,), discounted, over n steps
-    behind: Tensor  # (B, X), where they end
-    discount: Tensor  # (B,), of what comes then: γ^n, or nothing
+    x: Tensor  # (B, X), first observations
+    u: Tensor  # (B, m), first actions
+    earned: Tensor  # (B,), discounted rewards over n steps
+    behind: Tensor  # (B, X), last observations; for imagined targets (B, S), the model's last states
+    discount: Tensor  # (B,), of the value there: γ^n, or 0
 
 
 class ValueLearner(Fit):
@@ -119,7 +144,7 @@ class ValueLearner(Fit):
 
     Args:
         value: learns.
-        model: whose normaliser says what x is.
+        model: its normaliser says what x is, and imagined targets happen in it; it does not learn here.
         replay: where transitions come from.
         config: how the critics and the actor learn.
         generator: of transitions and noise, on the replay buffer's device.
@@ -131,11 +156,12 @@ class ValueLearner(Fit):
     def __init__(
         self, value: Value, model: RSSM, replay: ReplayBuffer, config: ValueConfig, generator: Generator
     ) -> None:
-        self.value, self.replay, self.config = value, replay, config
-        self._normalizer = model.normalizer
+        self.value, self.model, self.replay, self.config = value, model, replay, config
         super().__init__(value, config, generator)
+        self._guide = Guide(self.average, model, pessimism=0.0)
         told = value.settings
-        self._columns = [told["features"], told["action_dim"], 1, told["features"], 1]
+        behind = model.state_dim if config.targets == "imagined" else told["features"]
+        self._columns = [told["features"], told["action_dim"], 1, behind, 1]
         at_once = max(1, math.ceil(config.updates_per_step))
         self._drawn = torch.zeros(at_once, config.batch, sum(self._columns), device=replay.device)
         self._next = torch.zeros(1, dtype=torch.int64, device=replay.device)
@@ -163,7 +189,7 @@ class ValueLearner(Fit):
         for count, from_start in ((config.batch - early, 0), (early, config.early_steps)):
             if count:
                 chunk = self.replay.sample(
-                    at_once * count, config.steps, self.generator, from_start, padded=True
+                    at_once * count, config.replayed_steps, self.generator, from_start, padded=True
                 )
                 x, u, earned, behind, discount = self.transitions(chunk)
                 rows = torch.cat([x, u, earned.unsqueeze(-1), behind, discount.unsqueeze(-1)], dim=-1)
@@ -193,23 +219,46 @@ class ValueLearner(Fit):
 
     @torch.no_grad()
     def transitions(self, chunk: Chunk) -> Transitions:
-        """Of n steps each, the length of the chunks."""
+        """Transitions of n steps each, the length of the chunks."""
         gamma, n = self.value.gamma, chunk.rewards.shape[1]
-        x, over = self._normalizer.encode(chunk.observations), chunk.terminated.any(dim=1)
+        x, over = self.model.normalizer.encode(chunk.observations), chunk.terminated.any(dim=1)
         powers = gamma ** torch.arange(n, device=x.device)
         earned = (chunk.rewards * powers).sum(dim=1)
-        return Transitions(x[:, 0], chunk.actions[:, 0], earned, x[:, -1], gamma**n * ~over)
+        behind = x[:, -1]
+        if self.config.targets == "imagined":
+            behind = self.model.initial(chunk.observations[:, 0])
+            for t in range(n):
+                behind = self.model.observe(behind, chunk.actions[:, t], chunk.observations[:, t + 1])
+        return Transitions(x[:, 0], chunk.actions[:, 0], earned, behind, gamma**n * ~over)
 
     @torch.no_grad()
     def targets(self, transitions: Transitions) -> Tensor:
-        """What to tell the critics about x and u (B,), in their unit."""
-        behind = self._behind(transitions.behind)
-        if self.config.bound is not None:
-            behind = behind.clamp(max=self.config.bound)
+        """The critics' targets for x and u, (B,), in their unit."""
+        if self.config.targets == "imagined":
+            behind = self._imagined(transitions.behind)
+        else:
+            _, behind = self._judged(transitions.behind)
         return self.value.reward_scale * (transitions.earned + transitions.discount * behind)
 
-    def _behind(self, x: Tensor) -> Tensor:
-        """What the averaged critics make of x (B, X), (B,), in units of the reward."""
+    def _imagined(self, state: Tensor) -> Tensor:
+        """λ-returns (B,) of the averaged actor from model states (B, S), in units of the reward."""
+        lam, gamma, model = self.config.lam, self.value.gamma, self.model
+        u, worth = self._judged(self._guide.observed(state).mean(dim=-2))
+        passed: list[tuple[Tensor, Tensor]] = []
+        for _ in range(self.config.imagined_steps):
+            state, cost = model.step(state, u, pessimism=0.0)  # its reward counts as far as it went on
+            passed.append((worth, -cost))
+            u, worth = self._judged(self._guide.observed(state).mean(dim=-2))
+            worth = model.going_on(state) * worth
+        for critics, reward in reversed(passed):
+            worth = (1 - lam) * critics + lam * (reward + gamma * worth)
+        return worth
+
+    def _judged(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The averaged actor's noisy actions (B, m) in x (B, X), and their values by the averaged critics.
+
+        Values (B,) are in units of the reward, within the bound.
+        """
         config, value = self.config, self.average
         u = value.actor(x)
         noise = config.smoothing * torch.empty_like(u).normal_(generator=self.generator)
@@ -217,4 +266,5 @@ class ValueLearner(Fit):
         q = value(x, u)
         # Two critics for every row: drawn so that nothing waits for the device.
         drawn = torch.rand(q.shape, device=q.device, generator=self.generator).topk(2, dim=0).indices
-        return q.gather(0, drawn).amin(dim=0)
+        worth = q.gather(0, drawn).amin(dim=0)
+        return u, worth if config.bound is None else worth.clamp(max=config.bound)

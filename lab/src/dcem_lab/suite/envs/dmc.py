@@ -28,7 +28,7 @@ EPISODE_STEPS = 1000
 """Environment steps of an episode, in every task of the suite."""
 
 NEVER_TERMINATE = ("HalfCheetah", "HumanoidStandup", "Pendulum", "Pusher", "Reacher", "Swimmer")
-"""Gymnasium's tasks that only a time limit ends. Others, of which Gymnasium does not say, may terminate."""
+"""Gymnasium tasks that only end by a time limit. For others Gymnasium does not say, so they may terminate."""
 
 
 class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
@@ -324,7 +324,7 @@ def _control_suite() -> Any:
         import glfw
 
         # Without a display GLFW only warns; dm_control would choose it and fail to render. As an
-        # error it makes dm_control go on to EGL.
+        # error it makes dm_control try EGL next.
         warnings.simplefilter("error", glfw.GLFWError)
         from dm_control import suite
     return suite

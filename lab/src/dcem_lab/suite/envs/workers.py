@@ -1,7 +1,7 @@
-"""Processes that hold environments and share their arrays with the caller.
+"""Worker processes that run environments and share arrays with the caller.
 
-Nothing is pickled in the loop: actions, observations, rewards and episode ends lie in shared memory, and
-a step is a few bytes through each worker's pipe, which also tells either side when the other has died.
+Nothing is pickled in the loop: actions, observations, rewards and episode ends are in shared memory. A step
+sends a few bytes through each worker's pipe, which also tells either side when the other has died.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DONE = b""
 
 @dataclass(frozen=True)
 class Arrays:
-    """What the caller and the workers share, a row for each environment; ``steps`` since its reset."""
+    """Arrays shared by the caller and the workers, a row per environment; ``steps`` since its reset."""
 
     observations: np.ndarray
     actions: np.ndarray
@@ -185,8 +185,8 @@ class RemoteWorker:
 
 
 def serve(pipe: Connection, factory: Factory, rows: range, arrays: Arrays, memory: Memory) -> None:
-    """The life of a worker: make the environments, then obey until the caller hangs up or dies."""
-    # Signals sent to the whole process group are the caller's to handle: it may want to save first.
+    """The main loop of a worker: make the environments, then run commands until the caller is gone."""
+    # Ignore signals sent to the whole process group: the caller handles them, and may want to save first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
