@@ -1,10 +1,10 @@
-"""A controller as a policy class: learn what a system is like from what a controller does with it.
+"""A controller as a policy class: learn the parameters of a system from a controller's actions on it.
 
     python examples/imitation.py        # writes out/examples/imitation.png
 
-A demonstrator balances a cartpole. We see the states it meets and the forces it plans, but know neither the
-mass nor the length of the pole. A controller of our own, differentiable, plans from the same states, and
-backpropagating the difference of the forces *through the planning* tells how to change both guesses.
+A demonstrator balances a cartpole. We see its states and the forces it plans, but know neither the mass nor
+the length of the pole. Our own differentiable controller plans from the same states. The difference of the
+forces is backpropagated *through the planning*, and improves both guesses.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ SEEN = 3  # forces of each plan that the demonstrator shows
 
 
 def plan(constants: Tensor, states: Tensor, generator: torch.Generator) -> Tensor:
-    """The first forces (..., SEEN) that a controller plans from states (..., 5), if the pole is like that."""
+    """The first forces (..., SEEN) that a controller plans from states (..., 5), for a pole like this."""
     model = Cartpole(pole_mass=constants[0], half_length=constants[1])
     solver = dcem.DCEM(n_samples=100, n_elite=10, tau=0.1, distribution=dcem.Gaussian(sigma=30.0))
     mpc = dcem.MPC(model, horizon=8, low=-100.0, high=100.0, solver=solver)
@@ -48,7 +48,7 @@ def recover(steps: int, seed: int = 0) -> Tensor:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     guesses = [GUESS]
     for _ in range(steps):
-        # Two plans with their own noise: the product of their errors has no bias from it, a square would.
+        # Two plans with independent noise: the product of their errors is unbiased, a square would not be.
         errors = (plan(log_guess.exp(), states.expand(2, -1, -1), generator) - shown) / 20
         loss = (errors[0] * errors[1]).mean()
         optimizer.zero_grad()

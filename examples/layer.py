@@ -1,9 +1,9 @@
-"""DCEM as a layer: a network that predicts by minimising an energy it has learned.
+"""DCEM as a layer: a network that predicts by minimising a learned energy.
 
     python examples/layer.py        # writes out/examples/layer.png
 
 The model never outputs y. It scores pairs (x, y), and its prediction is the y with the lowest score:
-ŷ(x) = argmin_y E(x, y). Training is ordinary: the loss of ŷ, backward, step.
+ŷ(x) = argmin_y E(x, y). Training is as usual: the loss of ŷ, backward, step.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ import dcem
 
 
 class Regressor(nn.Module):
-    """x (B, 1) -> ŷ (B, 1). `dcem.argmin.Argmin` is this layer, ready made and for any sizes."""
+    """x (B, 1) -> ŷ (B, 1). `dcem.argmin.Argmin` is the ready-made layer, for any sizes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
     python examples/learn_the_objective.py        # writes out/examples/learn_the_objective.gif
 
-The landscape has a dozen wells; their places and depths are parameters. Every training step minimises it with
-DCEM, measures how far the answer x̂ is from the target, and backpropagates that distance through the solve.
+The objective has a dozen wells; their positions and depths are parameters. Every training step minimises it
+with DCEM, measures how far the solution x̂ is from the target, and backpropagates through the solve.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ def main(steps: int = 60, folder: Path = Path("out/examples")) -> Path:
     optimizer = torch.optim.Adam(landscape.parameters(), lr=0.05, betas=(0.5, 0.9))
     box = dcem.Gaussian(sigma=1.5, bounds=(-REACH, REACH))
     solver = dcem.DCEM(n_samples=100, n_elite=10, n_iters=8, tau=1.0, normalize=True, distribution=box)
-    x0 = torch.zeros(8, 2)  # eight solves as one batch, each with noise of its own: a steadier gradient
+    x0 = torch.zeros(8, 2)  # a batch of eight solves with independent noise: a less noisy gradient
     fig, ax = plt.subplots(figsize=(4, 4.2), layout="constrained")
     writer = PillowWriter(fps=8)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""A search that has learned how to search: full CEM's cost on the cartpole, with a tenth of its trajectories.
+"""A search with learned settings: full CEM's cost on the cartpole, with a tenth of its trajectories.
 
     python examples/learned_optimiser.py        # writes out/examples/learned_optimiser.png
 
 A differentiable search passes gradients to its own settings. Here they are learned for a family of problems,
-swing-ups from random states: the first spread of each of 20 forces, and for each of ten iterations the
-temperature, the number of elites, how much of the last distribution to keep, and a factor on the spread. The
-loss is the cost of the plan that comes out. Full CEM is 1,000 samples, 100 elites and ten iterations. With
-ten elites of as many samples it is far better still, and out of reach for this one.
+swing-ups from random states. The settings are the initial spread of each of 20 forces and, for each of ten
+iterations, the temperature, the number of elites, the smoothing, and a factor on the spread. The loss is the
+cost of the resulting plan. Full CEM has 1,000 samples, 100 elites and ten iterations. With only ten elites it
+is far better still, and this search does not reach that.
 """
 
 from pathlib import Path
@@ -47,14 +47,14 @@ def learner() -> dcem.MPC:
 
 @torch.no_grad()
 def cost(mpc: dcem.MPC) -> float:
-    """Of plans from 200 states that nothing was learned on."""
+    """The cost of plans from 200 states not used in training."""
     states = Cartpole.initial_states(200, generator=torch.Generator().manual_seed(1))
     return mpc(states, generator=torch.Generator().manual_seed(2)).cost.mean().item()
 
 
 def learn(mpc: dcem.MPC, steps: int) -> list[tuple[int, float]]:
     generator = torch.Generator().manual_seed(0)
-    # The spread is in newtons, a hundred times what the others are in.
+    # The spread is in newtons: its scale is a hundred times that of the other settings.
     groups = [{"params": [p], "lr": 2.0 if "sigma" in name else 0.03} for name, p in mpc.named_parameters()]
     optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -62,7 +62,7 @@ def learn(mpc: dcem.MPC, steps: int) -> list[tuple[int, float]]:
     for step in range(1, steps + 1):
         optimizer.zero_grad()
         mpc(Cartpole.initial_states(32, generator=generator), generator=generator).cost.mean().backward()
-        nn.utils.clip_grad_norm_(mpc.parameters(), 1.0)  # some states are chaotic, and would decide alone
+        nn.utils.clip_grad_norm_(mpc.parameters(), 1.0)  # some states are chaotic, and would dominate
         optimizer.step()
         schedule.step()
         if step % max(steps // 10, 1) == 0:

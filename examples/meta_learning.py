@@ -4,8 +4,8 @@
 
 A network y(x, z) fits a whole family of sines; z says which one. For a new sine, z is the argmin of the error
 on its ten points, and training backpropagates through that argmin, as CAVIA does (Zintgraf et al., 2019).
-There, a few gradient steps from z = 0 find it. Here DCEM can do that too: the rest of the code is the same.
-It needs no gradient of the error in z, and pays for that: after 500 updates gradient steps are far ahead.
+CAVIA takes a few gradient steps from z = 0. Here DCEM can replace them: the rest of the code is the same.
+DCEM needs no gradient of the error in z, but at a price: after 500 updates gradient steps are far ahead.
 """
 
 import csv
@@ -46,7 +46,7 @@ class Regressor(nn.Module):
         self.adapt = dcem.Argmin(lambda task, z: self.error(z, *task), solver, n=CONTEXT)
 
     def error(self, z: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Of contexts z (..., d) on points x, y (..., K): mean squared errors (...)."""
+        """Mean squared errors (...) of contexts z (..., d) on points x, y (..., K)."""
         z = z.unsqueeze(-2).expand(*z.shape[:-1], x.shape[-1], CONTEXT)
         inputs = torch.cat([x.unsqueeze(-1).expand(*z.shape[:-1], 1) / 5, z], dim=-1)
         return (self.net(inputs).squeeze(-1) - y).square().mean(-1)
@@ -54,7 +54,7 @@ class Regressor(nn.Module):
     def forward(
         self, points: tuple[Tensor, Tensor], queries: tuple[Tensor, Tensor], generator: Generator
     ) -> Tensor:
-        """The error on the queries (B,), once z is fitted to the points."""
+        """The error on the queries (B,), after fitting z to the points."""
         return self.error(self.adapt(points, generator=generator), *queries)
 
 
@@ -69,7 +69,7 @@ def sines(
 
 
 def train(name: str, steps: int, seed: int) -> list[tuple[int, float]]:
-    """The error on new sines, every tenth of the way."""
+    """The error on new sines, at every tenth of the training."""
     generator = torch.manual_seed(seed)
     model = Regressor(SOLVERS[name]())
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)

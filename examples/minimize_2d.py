@@ -1,4 +1,4 @@
-"""Minimise a function with many local minima, and draw how the search closes in on the lowest one.
+"""Minimise a function with many local minima, and plot how the search converges to the lowest one.
 
 python examples/minimize_2d.py        # writes out/examples/minimize_2d.png
 """
@@ -21,7 +21,7 @@ START, SIGMA = torch.tensor([-1.2, 1.2]), 1.2
 
 
 def f(x: Tensor) -> Tensor:
-    """A bowl around LOWEST with ripples on it: (..., 2) -> (...). Gradient descent stops in the first dip."""
+    """A bowl around LOWEST with ripples on it: (..., 2) -> (...). Gradient descent stops in the first one."""
     d = x - LOWEST
     return 0.4 * d.square().sum(-1) + 2 - torch.cos(5 * d).sum(-1)
 
@@ -65,7 +65,7 @@ def draw_surface(ax: Axes, reach: float = 3.0) -> None:
 
 
 def draw_samples(ax: Axes, samples: Tensor, weights: Tensor) -> None:
-    """The heavier a sample weighs in the update, the larger and darker it is."""
+    """The higher a sample's weight in the update, the larger and darker it is."""
     w = weights / weights.max()
     look = {"cmap": "Oranges", "vmin": -0.1, "vmax": 1.2, "edgecolor": "#222222", "lw": 0.4}
     ax.scatter(*samples.T, s=4 + 18 * w, c=w, zorder=3, **look)

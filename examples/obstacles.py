@@ -1,9 +1,9 @@
-"""Round obstacles to a goal: plans whose every step keeps a constraint, from a hundred starting points.
+"""Around obstacles to a goal: plans that satisfy a constraint at every step, from a hundred starting points.
 
     python examples/obstacles.py        # writes out/examples/obstacles.png
 
-A point mass is pushed through a course of discs. `constraint` says how deep a state lies inside each of them;
-a plan keeps it wherever any sample of the search does. Plans are followed for one step each, then made again.
+A point mass is pushed through a course of discs. `constraint` says how deep a state lies inside each of them.
+A plan is feasible if any sample of the search was. After every step, the controller plans again.
 """
 
 from pathlib import Path

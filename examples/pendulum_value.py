@@ -1,9 +1,9 @@
-"""A learned value at the end of a short plan: five steps ahead do what fifty do.
+"""A learned terminal value for a short plan: five steps are then as good as fifty.
 
     python examples/pendulum_value.py        # writes out/examples/pendulum_value.png
 
-The pendulum's motor is too weak to lift it at once: it must swing back first, which costs now and pays later.
-A plan of five steps never sees the pay. So we learn what each state costs from there on, by fitted value
+The pendulum's motor is too weak to lift it directly: it must swing back first, which costs now and pays off
+later. A plan of five steps does not reach that far. So we learn the cost-to-go of each state by fitted value
 iteration whose backup is a plan: V(x) ← Σ γ^t c_t + γ^H V(x_H), with the best five actions the planner finds.
 """
 
@@ -22,11 +22,11 @@ from dcem.control import closed_loop
 from dcem.systems import Pendulum
 
 DISCOUNT = 0.98
-SCALE = torch.tensor([1.0, 1.0, 8.0])  # of the states to learn from: speeds of up to 8
+SCALE = torch.tensor([1.0, 1.0, 8.0])  # of the training states: speeds of up to 8
 
 
 class Value(nn.Sequential):
-    """Minus what the future costs: states (..., 3) -> (...)."""
+    """Minus the cost-to-go: states (..., 3) -> (...)."""
 
     def forward(self, state: Tensor) -> Tensor:
         return -100 * nn.functional.softplus(super().forward(state / SCALE)).squeeze(-1)
@@ -38,7 +38,7 @@ def controller(horizon: int, value: nn.Module | None = None, n_samples: int = 10
 
 
 def learn(steps: int, generator: torch.Generator) -> Value:
-    """A value from plans of five steps from random states, each ending in the value of a while ago."""
+    """A value learned from five-step plans from random states, which end in its moving average."""
     value = Value(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1))
     target = AveragedModel(value, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     planner = controller(5, target, n_samples=40)
