@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from dcem import DCEM, MPPI, FullGaussian, Gaussian, GradientDescent, minimize
+from dcem import DCEM, MPPI, FullGaussian, Gaussian, GradientDescent, _native, minimize
 from dcem.backward import Checkpoint, Detach, Prune, Truncate, Unroll
 from problems import sphere
 
@@ -65,6 +65,29 @@ def test_derivatives_without_normalising(mode):
 
     theta = torch.randn(2, requires_grad=True)
     assert gradcheck(solve, theta) and gradgradcheck(solve, theta)
+
+
+GRAPHS = {
+    "weights and moments in one": DCEM(n_samples=7, n_elite=2, n_iters=2, tau=1.0),
+    "in two": DCEM(n_samples=7, n_elite=2, n_iters=2, tau=1.0, normalize=False),
+    "temperature from the values": DCEM(n_samples=7, n_elite=2, n_iters=2, ess=4),
+    "softmax": MPPI(n_samples=7, n_iters=2, adapt_sigma=True),
+    "likelihood": DCEM(n_samples=7, n_elite=2, n_iters=2, **PAPER),
+}
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "plain"])
+@pytest.mark.parametrize("solver", GRAPHS.values(), ids=GRAPHS)
+def test_a_gradient_with_a_graph_is_the_gradient(monkeypatch, solver, native):
+    """Values depend on samples, and samples on the last mean: each must pass its gradient on only once."""
+    if not native:
+        monkeypatch.setattr(_native, "kernels", dict)
+    theta, x0 = torch.randn(3, requires_grad=True), 0.1 * torch.randn(2, 3, requires_grad=True)
+    noise = torch.randn(2, 2, 7, 3)
+    x = minimize(lambda x: torch.cosh(x - theta).sum(-1), solver, x0, noise=noise, cost=False).x
+    plain = torch.autograd.grad(x.square().sum(), (theta, x0), retain_graph=True)
+    with_graph = torch.autograd.grad(x.square().sum(), (theta, x0), create_graph=True)
+    torch.testing.assert_close(with_graph, plain)
 
 
 # --------------------------------------------------------------------------- modes against each other

@@ -1,6 +1,7 @@
 """Helpers for the graph that autograd builds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +10,20 @@ from torch import Tensor
 def zero_with_graph(x: Tensor) -> Tensor:
     """Zeros with the derivative of x: adding them changes no value."""
     return x - x.detach()
+
+
+def partials(
+    formula: Callable[..., Any], inputs: Sequence[Any], needed: Sequence[bool], grads: Any
+) -> tuple[Tensor | None, ...]:
+    """The gradients of formula(*inputs) for the needed inputs, as functions of them: for second derivatives.
+
+    One input may depend on another, as values do on samples. Its gradient must not pass on to that one here,
+    since the caller's autograd does so: hence the aliases.
+    """
+    wanted = [i for i, need in enumerate(needed) if need]
+    own = [x.view_as(x) if i in wanted else x for i, x in enumerate(inputs)]
+    found = torch.autograd.grad(formula(*own), [own[i] for i in wanted], grads, create_graph=True)
+    return tuple(found[wanted.index(i)] if i in wanted else None for i in range(len(inputs)))
 
 
 def depends_on_more(values: Tensor, x: Tensor) -> bool:

@@ -1,12 +1,12 @@
 """Weighted mean and standard deviation, with a backward pass that reads the samples only a few times."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dcem._checks import is_transformed
+from dcem._graph import partials
 from dcem._native import compiles_natively, kernel
 from dcem.distributions import moments_native as native
 
@@ -150,7 +150,7 @@ class _WeightedMoments(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         u, w, total, p, d, above, sigma = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _differentiable_backward(ctx, _plain, (u, w, ctx.floor, ctx.near), grads)
+            return partials(_plain, (u, w, ctx.floor, ctx.near), ctx.needs_input_grad, grads)
         gmean, gsigma = grads
         gmean = gmean.unsqueeze(-2)
         gvar = torch.where(above, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
@@ -181,20 +181,8 @@ class _NativeMoments(torch.autograd.Function):
         if torch.is_grad_enabled():
             floor = floor if floors is None else floors
             if last_mean is None:
-                return *_differentiable_backward(ctx, _plain, (u, w, floor, near), grads), *(None,) * 4
+                return *partials(_plain, (u, w, floor, near), ctx.needs_input_grad, grads), *(None,) * 4
             inputs = u, w, last_mean, last_sigma, slowest, floor, near
-            return *_differentiable_backward(ctx, _rank_mu, inputs, grads), None
+            return *partials(_rank_mu, inputs, ctx.needs_input_grad, grads), None
         found = native.backward(u, w, last_mean, last_sigma, slowest, *rows, *grads)
         return *found, None, None, None, None
-
-
-def _differentiable_backward(
-    ctx: Any,
-    formula: Callable[..., tuple[Tensor, Tensor]],
-    inputs: tuple[Any, ...],
-    grads: tuple[Tensor, ...],
-) -> tuple[Tensor | None, ...]:
-    """The gradients as functions of the inputs, for second derivatives: those of the plain formula."""
-    wanted = [i for i, _ in enumerate(inputs) if ctx.needs_input_grad[i]]
-    found = torch.autograd.grad(formula(*inputs), [inputs[i] for i in wanted], grads, create_graph=True)
-    return tuple(found[wanted.index(i)] if i in wanted else None for i in range(len(inputs)))

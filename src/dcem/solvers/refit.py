@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dcem._checks import is_transformed
+from dcem._graph import partials
 from dcem._native import kernel
 from dcem.distributions import moments_native
 from dcem.distributions.gaussian import Gaussian, GaussianState
@@ -76,12 +77,9 @@ class _Refit(torch.autograd.Function):
         gmean, gsigma = (torch.zeros_like(mean) if g is None else g for g in grads)
         if torch.is_grad_enabled():  # for second derivatives: the gradients as functions of the inputs
             inputs = values, u, last_mean, last_sigma
-            wanted = [i for i, _ in enumerate(inputs) if ctx.needs_input_grad[i]]
             gweights = torch.zeros_like(weights) if gweights is None else gweights
-            outputs, given = ctx.again(*inputs), (gweights, gmean, gsigma)
-            found = torch.autograd.grad(outputs, [inputs[i] for i in wanted], given, create_graph=True)
-            gradients = [found[wanted.index(i)] if i in wanted else None for i in range(4)]
-            return *gradients, None, None, None
+            given = gweights, gmean, gsigma
+            return *partials(ctx.again, inputs, ctx.needs_input_grad, given), None, None, None
         gu, by_moments, *glast = moments_native.backward(
             u, weights, last_mean, last_sigma, ctx.slowest, mean, slope, excess, gmean, gsigma
         )

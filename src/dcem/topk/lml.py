@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from dcem._checks import all_finite, can_look, is_transformed
-from dcem._graph import zero_with_graph
+from dcem._graph import partials, zero_with_graph
 from dcem._native import compiles_natively
 from dcem.topk import lml_native as native
 from dcem.topk.better_half import by_better_half
@@ -274,9 +274,7 @@ class _FusedSoftTopK(torch.autograd.Function):
 def _differentiable_backward(ctx: Any, g: Tensor, inputs: Any = None) -> tuple[Tensor | None, ...]:
     """The gradients as functions of the inputs, for derivatives of any order."""
     inputs = inputs or _recall(ctx)[0]
-    wanted = [i for i, needed in enumerate(ctx.needs_input_grad) if needed]
-    found = torch.autograd.grad(_traced(*inputs), [inputs[i] for i in wanted], g, create_graph=True)
-    return tuple(found[wanted.index(i)] if i in wanted else None for i in range(len(inputs)))
+    return partials(_traced, inputs, ctx.needs_input_grad, g)
 
 
 def _slopes(z: Tensor) -> tuple[Tensor, Tensor]:
