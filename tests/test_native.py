@@ -234,3 +234,10 @@ def test_a_compiler_that_fails_and_a_folder_that_others_can_write_to_leave_plain
     own.chmod(0o700)
     assert _native.library.__wrapped__() is not None
     assert [path.suffix for path in own.iterdir()] == [".so"]  # and nothing else is left
+
+
+@pytest.mark.parametrize("capability", ["AVX512", "AVX2", "NO AVX", "DEFAULT", "SVE256"])
+def test_long_vectors_are_for_cpus_that_have_them(monkeypatch, capability):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(_native, "build", lambda _, instructions: instructions)
+    assert ("-mavx2" in _native.library.__wrapped__()) == (capability in ("AVX512", "AVX2"))

@@ -84,7 +84,8 @@ def kernels() -> dict[tuple[str, torch.dtype], Any]:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    return build(SOURCE, ["-mavx2", "-mfma"] if "AVX" in torch.backends.cpu.get_cpu_capability() else [])
+    has_avx2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")  # it can also be "NO AVX"
+    return build(SOURCE, ["-mavx2", "-mfma"] if has_avx2 else [])
 
 
 def build(source: Path, instructions: list[str]) -> ctypes.CDLL | None:
