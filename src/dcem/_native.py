@@ -30,6 +30,19 @@ _ARGUMENTS = {
     "soft_topk_backward": [_LONG] * 2 + [_POINTER] * 4 + [_REAL, _POINTER] + [_INT] * 2 + [_POINTER] * 3,
     "moments": [_LONG] * 3 + [_POINTER] * 4 + [_REAL] * 2 + [_POINTER, _REAL, _INT] + [_POINTER] * 4,
     "moments_backward": [_LONG] * 3 + [_POINTER] * 4 + [_REAL] + [_POINTER] * 5 + [_INT] + [_POINTER] * 4,
+    "refit": [_LONG] * 3
+    + [_POINTER] * 4
+    + [_REAL] * 3
+    + [_INT]
+    + [_REAL] * 3
+    + [_POINTER, _REAL, _INT]
+    + [_POINTER] * 4,
+    "refit_backward": [_LONG] * 3
+    + [_POINTER] * 7
+    + [_REAL, _INT, _REAL]
+    + [_POINTER] * 3
+    + [_INT]
+    + [_POINTER] * 4,
 }
 OPERATORS = torch.library.Library("dcem", "FRAGMENT")  # the kernels as operators that torch.compile knows
 

@@ -438,6 +438,41 @@ void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w
   }
 }
 
+// What a refit keeps for its derivatives, in one piece of rows · (N + kStats + 2 n) numbers.
+template <class T> struct Kept {
+  T *z, *stats, *slope, *excess;
+  Kept(int64_t rows, int64_t N, int64_t n, T* at)
+      : z(at), stats(z + rows * N), slope(stats + rows * kStats), excess(slope + rows * n) {}
+};
+
+// Weights of the samples u by their values, and the moments of u with them: `soft_topk`, then `moments`.
+template <class T>
+void refit(int64_t rows, int64_t N, int64_t n, const T* values, const T* u, const T* last_mean,
+           const T* last_sigma, double k, double tau, double slope_tau, int flags, double digits,
+           double slowest, double floor, const T* floors, double near, int threads, T* weights, T* mean,
+           T* sigma, T* keep) {
+  const Kept<T> kept(rows, N, n, keep);
+  const T* none = nullptr;
+  soft_topk(rows, N, values, k, none, tau, none, slope_tau, flags, digits, threads, weights, kept.z, kept.stats);
+  moments(rows, N, n, u, weights, last_mean, last_sigma, slowest, floor, floors, near, threads, mean, sigma,
+          kept.slope, kept.excess);
+}
+
+template <class T>
+void refit_backward(int64_t rows, int64_t N, int64_t n, const T* values, const T* u, const T* last_mean,
+                    const T* last_sigma, const T* weights, const T* mean, T* keep, double tau, int flags,
+                    double slowest, const T* gweights, const T* gmean, const T* gsigma, int threads,
+                    T* gvalues, T* gu, T* glast_mean, T* glast_sigma) {
+  const Kept<T> kept(rows, N, n, keep);
+  std::vector<T> by_moments(rows * N);
+  T *g = by_moments.data(), *none = nullptr;
+  moments_backward(rows, N, n, u, weights, last_mean, last_sigma, slowest, mean, kept.slope, kept.excess, gmean,
+                   gsigma, threads, gu, g, glast_mean, glast_sigma);
+  if (gweights)
+    for (int64_t i = 0; i < rows * N; i++) g[i] += gweights[i];
+  soft_topk_backward(rows, N, values, g, kept.z, kept.stats, tau, none, flags, threads, gvalues, none, none);
+}
+
 }  // namespace
 
 #define INSTANCES(T, NAME)                                                                                  \
@@ -463,6 +498,22 @@ void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w
       int threads, T* gu, T* gw, T* glast_mean, T* glast_sigma) {                                            \
     moments_backward(rows, N, n, u, w, last_mean, last_sigma, slowest, mean, slope, excess, gmean, gsigma,   \
                      threads, gu, gw, glast_mean, glast_sigma);                                              \
+  }                                                                                                          \
+  extern "C" void refit_##NAME(int64_t rows, int64_t N, int64_t n, const T* values, const T* u,              \
+                               const T* last_mean, const T* last_sigma, double k, double tau,                \
+                               double slope_tau, int flags, double digits, double slowest, double floor,     \
+                               const T* floors, double near, int threads, T* weights, T* mean, T* sigma,     \
+                               T* keep) {                                                                    \
+    refit(rows, N, n, values, u, last_mean, last_sigma, k, tau, slope_tau, flags, digits, slowest, floor,    \
+          floors, near, threads, weights, mean, sigma, keep);                                                \
+  }                                                                                                          \
+  extern "C" void refit_backward_##NAME(                                                                     \
+      int64_t rows, int64_t N, int64_t n, const T* values, const T* u, const T* last_mean,                   \
+      const T* last_sigma, const T* weights, const T* mean, T* keep, double tau, int flags, double slowest,  \
+      const T* gweights, const T* gmean, const T* gsigma, int threads, T* gvalues, T* gu, T* glast_mean,     \
+      T* glast_sigma) {                                                                                      \
+    refit_backward(rows, N, n, values, u, last_mean, last_sigma, weights, mean, keep, tau, flags, slowest,   \
+                   gweights, gmean, gsigma, threads, gvalues, gu, glast_mean, glast_sigma);                  \
   }
 
 INSTANCES(float, float32)

@@ -1,4 +1,4 @@
-"""Elite weights and moments as one autograd function on the CPU: half the bookkeeping of two."""
+"""Elite weights and moments as one autograd function on the CPU, with one kernel each way."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +8,10 @@ from torch import Tensor
 
 from dcem._checks import is_transformed
 from dcem._graph import partials
-from dcem._native import kernel
-from dcem.distributions import moments_native
+from dcem._native import compiles_natively, kernel
 from dcem.distributions.gaussian import Gaussian, GaussianState
+from dcem.solvers import refit_native as native
 from dcem.solvers.elites import ScalingOrDone, slopes_at, soft_elites
-from dcem.topk import lml_native
 from dcem.topk.lml import flags
 
 
@@ -25,33 +24,40 @@ def refit_natively(
 ) -> tuple[GaussianState, Tensor] | None:
     """`gaussian.fit` of samples u (*B, N, n) with gated `soft_elites`, and the weights.
 
-    None if two steps are needed: the kernels do not support the input, or no gradient is required.
+    None if two steps are needed: the kernel does not support the input.
     """
     values, k, tau, scaling = elite
-    if not (torch.is_grad_enabled() and values.requires_grad) or is_transformed() or u.numel() == 0:
-        return None
-    if isinstance(k, Tensor) or isinstance(tau, Tensor) or tau == 0 or scaling == "done":
+    if isinstance(k, Tensor) or isinstance(tau, Tensor) or tau == 0 or scaling == "done" or u.numel() == 0:
         return None
     warmer = slopes_at(values, k, tau, scaling)
     if isinstance(warmer, Tensor):
         return None
     last_mean, last_sigma, slowest, least, near = gaussian.estimate(phi, u, sigma_min)
-    if kernel("moments", u, values, last_mean, last_sigma, least) is None:
+    inputs = values, u, last_mean, last_sigma
+    floor, floors = (0.0, least) if isinstance(least, Tensor) else (least, None)
+    how = flags(scaling, finite_only=True, gate=True, lowest=True)
+    settings = float(k), float(tau), warmer or 0.0, how, slowest, floor, near
+    if is_transformed():
+        tensors = (x for x in (*inputs, floors) if x is not None)
+        if not compiles_natively(u) or any(x.dtype != u.dtype for x in tensors):
+            return None
+        weights, mean, sigma = _TracedRefit.apply(*inputs, floors, settings)
+    elif kernel("refit", *inputs, floors) is None:
         return None
+    elif not torch.is_grad_enabled():
+        weights, mean, sigma, _ = native.forward(*inputs, floors, *settings)
+    else:
 
-    def again(values: Tensor, u: Tensor, *last: Any) -> tuple[Tensor, ...]:
-        weights = soft_elites(values, k, tau, scaling, gate=True)
-        return weights, *gaussian.fit(GaussianState(*last), u, weights, sigma_min)
+        def again(values: Tensor, u: Tensor, *last: Any) -> tuple[Tensor, ...]:
+            weights = soft_elites(values, k, tau, scaling, gate=True)
+            return weights, *gaussian.fit(GaussianState(*last), u, weights, sigma_min)
 
-    choice = k, tau, warmer, flags(scaling, finite_only=True, gate=True, lowest=True)
-    floor = (0.0, least) if isinstance(least, Tensor) else (least, None)
-    estimate = slowest, *floor, near
-    weights, mean, sigma = _Refit.apply(values, u, last_mean, last_sigma, choice, estimate, again)
+        weights, mean, sigma = _Refit.apply(*inputs, floors, settings, again)
     return GaussianState(mean, sigma), weights
 
 
 class _Refit(torch.autograd.Function):
-    """Two kernels forward and two backward."""
+    """`again` computes the same in two steps, for second derivatives."""
 
     @staticmethod
     def forward(
@@ -60,30 +66,57 @@ class _Refit(torch.autograd.Function):
         u: Tensor,
         last_mean: Tensor | None,
         last_sigma: Tensor | None,
-        choice: tuple[Any, ...],
-        estimate: tuple[Any, ...],
+        floors: Tensor | None,
+        settings: tuple[Any, ...],
         again: Callable[..., tuple[Tensor, ...]],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        weights, z, stats = lml_native.forward(values, *choice)
-        mean, sigma, slope, excess = moments_native.forward(u, weights, last_mean, last_sigma, *estimate)
-        ctx.save_for_backward(values, u, last_mean, last_sigma, z, stats, weights, mean, slope, excess)
-        ctx.choice, ctx.slowest, ctx.again = choice, estimate[0], again
+        weights, mean, sigma, keep = native.forward(values, u, last_mean, last_sigma, floors, *settings)
+        ctx.save_for_backward(values, u, last_mean, last_sigma, weights, mean, keep)
+        ctx.settings, ctx.again = settings, again
         ctx.set_materialize_grads(False)  # weights hardly ever have one
         return weights, mean, sigma
 
     @staticmethod
     def backward(ctx: Any, gweights: Tensor | None, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        values, u, last_mean, last_sigma, z, stats, weights, mean, slope, excess = ctx.saved_tensors
+        *inputs, weights, mean, keep = ctx.saved_tensors
         gmean, gsigma = (torch.zeros_like(mean) if g is None else g for g in grads)
         if torch.is_grad_enabled():  # for second derivatives: the gradients as functions of the inputs
-            inputs = values, u, last_mean, last_sigma
             gweights = torch.zeros_like(weights) if gweights is None else gweights
             given = gweights, gmean, gsigma
-            return *partials(ctx.again, inputs, ctx.needs_input_grad, given), None, None, None
-        gu, by_moments, *glast = moments_native.backward(
-            u, weights, last_mean, last_sigma, ctx.slowest, mean, slope, excess, gmean, gsigma
+            return *partials(ctx.again, inputs, ctx.needs_input_grad[:4], given), None, None, None
+        gradients = native.backward(*inputs, weights, mean, keep, gweights, gmean, gsigma, *ctx.settings)
+        return *gradients, None, None, None
+
+
+class _TracedRefit(torch.autograd.Function):
+    """By operators that torch.compile calls unchanged from the code it generates for the objective.
+
+    Not operators with a derivative of their own (`torch.library.register_autograd`): every call of those
+    passes through Python twice.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        u: Tensor,
+        last_mean: Tensor | None,
+        last_sigma: Tensor | None,
+        floors: Tensor | None,
+        settings: tuple[Any, ...],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        found = torch.ops.dcem.refit(values, u, last_mean, last_sigma, floors, *settings)
+        weights, mean, sigma, keep = found
+        ctx.save_for_backward(values, u, last_mean, last_sigma, weights, mean, keep)
+        ctx.settings = settings
+        return weights, mean, sigma
+
+    @staticmethod
+    def backward(ctx: Any, gweights: Tensor, gmean: Tensor, gsigma: Tensor) -> tuple[Tensor | None, ...]:
+        values, u, last_mean, last_sigma, weights, mean, keep = ctx.saved_tensors
+        gvalues, gu, glast_mean, glast_sigma = torch.ops.dcem.refit_backward(
+            values, u, last_mean, last_sigma, weights, mean, keep, gweights, gmean, gsigma, *ctx.settings
         )
-        gweights = by_moments if gweights is None else by_moments + gweights
-        _, tau, warmer, how = ctx.choice
-        gvalues, *_ = lml_native.backward(gweights, values, z, stats, warmer or tau, how, settings=False)
-        return gvalues, gu, *glast, None, None, None
+        if last_mean is None:
+            return gvalues, gu, None, None, None, None
+        return gvalues, gu, glast_mean, glast_sigma, None, None
