@@ -367,7 +367,7 @@ def test_what_failed_on_the_control_suite_is_said(tmp_path):
     assert "the mean is 580" in sits
     assert (
         "cheetah-run" in offline
-        and "a mean return of 188; online, with as many updates, it is 568" in offline
+        and "Its mean return is 188. Online, after as many updates, it is 568." in offline
     )
 
 
