@@ -1,4 +1,4 @@
-"""Speed, memory and correctness beside peers, in one run: `dcem bench`.
+"""Speed, memory and correctness compared with other packages, in one run: `dcem bench`.
 
 Every contender lives in a process and an environment of its own. A case is timed in rounds; in each round
 every contender has its turn, so that what slows the machine down for a while slows them all.
@@ -25,11 +25,11 @@ TITLE = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="dcem bench", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run: few rounds, written to out/bench")
+    parser.add_argument("--quick", action="store_true", help="few rounds, to see it work; writes to out/bench")
     parser.add_argument("--tables", nargs="+", choices=[t.name for t in TABLES], metavar="TABLE")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, help="of timing a round, for each contender")
+    parser.add_argument("--seconds", type=float, help="seconds of timing per round and contender")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rounds = args.rounds or (3 if args.quick else 15)

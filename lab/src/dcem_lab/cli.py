@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "report",
         "write one HTML page with every figure and table next to the paper's",
     ),
-    "bench": ("bench", "speed and memory, side by side with peers"),
+    "bench": ("bench", "measure speed and memory compared with other packages"),
 }
 
 _EXAMPLES = """\

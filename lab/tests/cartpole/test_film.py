@@ -23,7 +23,7 @@ def test_a_side_shows_what_its_plan_does():
     states = hanging_states(3, torch.Generator().manual_seed(0))
     assert states.shape == (3, 5) and (states[:, 2] < 0).all()
     side = carry_out("embedded", mpc, states, torch.Generator().manual_seed(1))
-    assert side.title.endswith("1,000 sampled trajectories")
+    assert side.title.endswith("1,000 trajectories per plan")
     assert torch.equal(side.states[0], states) and not side.costs[0].any()
     total = rollout(Cartpole(), states, side.actions.mT.unsqueeze(-1))
     torch.testing.assert_close(side.costs[-1], total, rtol=1e-4, atol=1e-4)
@@ -57,7 +57,7 @@ def test_without_an_encoder_it_is_a_gif(tmp_path, monkeypatch):
 def test_the_command_says_what_it_shows_and_where(tmp_path, capsys):
     assert cli.main(["play", "cartpole-2", "--output", str(tmp_path / "a.mp4"), "--seed", "3"]) == 0
     said = capsys.readouterr().out
-    assert "embedded DCEM, 2 latent dimensions, 1,000 sampled trajectories: cost -" in said
+    assert "DCEM in 2 latent dimensions, 1,000 trajectories per plan: mean cost -" in said
     assert str(tmp_path / "a.mp4") in said
     assert cli.main(["play", "cartpole-5"]) == 2
     assert "there are no weights 'cartpole-5'" in capsys.readouterr().err

@@ -150,7 +150,8 @@ def test_a_decoder_of_the_cartpole_drives_from_the_states_it_is_compared_on(
     )
     said = capsys.readouterr().out
     assert f"stays up from {sum(int(row['stays_up']) for row in rows)} of 3 states" in said
-    assert "1,000 sampled trajectories per plan" in said
+    assert "1,000 trajectories per plan" in said
+    assert "trained to plan once" in said  # why the pole falls
 
 
 def test_a_decoder_of_the_cartpole_is_evaluated_as_it_was_trained(capsys: pytest.CaptureFixture) -> None:

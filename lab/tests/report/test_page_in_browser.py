@@ -224,6 +224,8 @@ def test_the_cartpole_slider(opened, sources):
     with (sources.results / "cartpole" / "pictures" / "dcem_samples.csv").open() as file:
         means = [row for row in csv.DictReader(file) if row["kind"] == "mean"]
     slider = opened.locator("#cartpole-iteration")
+    assert slider.input_value() == slider.get_attribute("max")  # it shows what the sentence above it says
+    slider.press("Home")
     first = points(opened, "cartpole-latent")
     assert len(first) == 3  # two samples and the mean
     for i, row in enumerate(means[:3]):

@@ -31,7 +31,7 @@ def words(markup) -> str:
 def test_every_task_of_the_folder_has_its_panel_table_and_dots(results):
     body = value_section.section(Sources(results, results)).body
     for task in ("cheetah-run", "hopper-hop"):
-        assert f"<h4>{task}</h4>" in body and f"{task} beside published agents" in body
+        assert f"<h4>{task}</h4>" in body and f"{task} and published agents" in body
         assert f"Returns of {task}, plans with a value" in body
     text = words(body)
     assert "ours 2 160 320 480 640 800 – –" in text  # the cheetah
@@ -67,7 +67,7 @@ def test_seeds_apart_and_agents_ahead_are_said(results):
     evaluations = [evaluation(**{"a/seed0": np.full(50, 900.0), "a/seed1": np.full(50, 700.0)})]
     trainings = [one for one in read_trainings(results / "agent") if not one.aside]
     apart, cheetah, hopper = value_section.failures(evaluations, trainings, read_peers(results))
-    assert apart == "task: plans with a value depend on the seed. The mean returns of the seeds are 900, 700."
+    assert apart == "task: results of plans with a value depend on the seed. The mean returns by seed are 900, 700."
     assert (
         "after 500,000 steps, 1 of 4 published agents are ahead of ours (800, 2 seeds): A (820)." in cheetah
     )

@@ -43,16 +43,16 @@ SCORES = "scores.csv"
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Experts, PCA and autoencoders of expert plans.
+    """Evaluate CEM experts, and fit PCA and autoencoders to their plans.
 
-    seed: of the states that the experts plan from.
-    experts: which ones to score.
-    plans: expert plans that PCA and autoencoders learn from.
-    grid: points along a side of the grid that PCA is searched on.
-    latent_dims, seeds: an autoencoder for each combination.
-    updates, batch, lr: of an autoencoder's training.
-    states: initial states that a score is the mean over.
-    draws: the most solves that a score is the mean over.
+    seed: seed of the states that the experts plan from.
+    experts: which experts to evaluate.
+    plans: number of expert plans that PCA and autoencoders are fitted to.
+    grid: points per side of the grid on which PCA is searched.
+    latent_dims, seeds: one autoencoder for each combination.
+    updates, batch, lr: training settings of an autoencoder.
+    states: number of initial states to average over.
+    draws: maximum number of solves to average over.
     """
 
     seed: int = 0

@@ -1,6 +1,6 @@
 """Videos of cartpole controllers next to each other, from the same states.
 
-They show embedded DCEM next to CEM over the forces: each plans one second, and the plan is executed. If the
+They show DCEM in a latent space next to CEM over the forces: each plans one second, and the plan is executed. If the
 decoder was trained for closed-loop control, all controllers, including the paper's and CEM, replan after
 every step.
 """
@@ -80,7 +80,7 @@ def replan(title: str, mpc: MPC, states: Tensor, generator: Generator) -> Side:
 
 
 def _side(title: str, mpc: MPC, states: Tensor, actions: Tensor, costs: Tensor) -> Side:
-    title = f"{title}\n{trajectories(mpc):,} sampled trajectories"
+    title = f"{title}\n{trajectories(mpc):,} trajectories per plan"
     so_far = torch.cat([torch.zeros_like(costs[:1]), costs.cumsum(0)])
     return Side(title, states, actions.squeeze(-1), so_far)
 
@@ -134,4 +134,4 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> Path:
 
 def _name(embedded: MPC) -> str:
     kind = "DCEM" if embedded.solver.tau else "CEM"
-    return f"embedded {kind}, {embedded.search_dim} latent dimensions"
+    return f"{kind} in {embedded.search_dim} latent dimensions"

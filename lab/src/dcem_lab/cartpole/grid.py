@@ -29,12 +29,12 @@ from dcem_lab.runs.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
-    """A decoder for every combination of latent dimension, temperature and seed.
+    """Train a decoder for every combination of latent dimension, temperature and seed.
 
     latent_dims: sizes of the latent space.
-    taus: temperatures of DCEM, all positive, or 0 alone for vanilla CEM.
-    seeds: of the first weights.
-    seed: of the random states.
+    taus: temperatures of DCEM, all positive, or only 0 for plain CEM.
+    seeds: seeds of the initial weights.
+    seed: seed of the random states.
     """
 
     latent_dims: tuple[int, ...] = setting((2, 8, 16), least=1, some=True)

@@ -34,9 +34,8 @@ COMMAND = "dcem train cartpole-grid states_per_update=8 updates=12500"
 COLORS = dict(zip(TAUS, ("c0", "c1", "c2"), strict=True))
 _SPACES = {"tau1": "τ = 1", "tau0.1": "τ = 0.1", "tau0": "τ = 0", "pca": "PCA of expert plans"}
 _FILMS = {
-    "cartpole": "The shipped controller (left) and CEM over all 20 forces (right): one plan each, carried "
-    "out.",
-    "closed-loop": "Replanned after every step: a decoder trained on the states of its own closed loop "
+    "cartpole": "A pretrained decoder (left) and CEM over all 20 forces (right), executing one plan each.",
+    "closed-loop": "Replanning after every step: a decoder trained on the states of its own closed loop "
     "(left), one trained as in the paper (middle), CEM over all 20 forces (right).",
 }
 HEIGHT_SHOWN = 45.0  # costs are very high where the cart runs away; the low ones are of interest
@@ -82,7 +81,7 @@ def section(sources: Sources) -> Section:
         list(_failures(study, sources.results)),
         {"cartpole-data": data} if drawn else {},
         _opening(study, data) if drawn else Markup(),
-        "Improvement factors, convergence, latent spaces, other controllers and a film.",
+        "Improvement factors, convergence, latent spaces, other controllers and videos.",
     )
 
 
@@ -131,7 +130,7 @@ def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
         if ours < known:
             other = study.one_state.get((dim, tau))
             again = (
-                f", ours with one, cut short, {(other.best[:, -1] / expert).mean():.3f}"
+                f"; ours with one state, in a shorter run, {(other.best[:, -1] / expert).mean():.3f}"
                 if other is not None
                 else ""
             )
@@ -141,8 +140,8 @@ def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
     soft, hard = (_autoencoders(study, method) for method in ("dcem", "cem"))
     if soft and hard:
         yield (
-            "Cartpole: the latent space of an autoencoder of expert plans suits a hard search, not a soft "
-            f"one. Searched by CEM it costs {hard}, searched by DCEM {soft}; the paper's expert costs "
+            "Cartpole: the latent space of an autoencoder of expert plans works with a hard search, but not "
+            f"with a soft one. CEM in it reaches costs of {hard}; DCEM {soft}. The paper's expert has "
             f"{expert}."
         )
     papers = [f"cartpole-{dim}" for dim in DIMS]
@@ -189,11 +188,13 @@ def _factors(study: Study) -> Markup:
     other = rows("Factors over the strong expert", again, scale, "factor over the strong expert", rules)
     tones = [("ink diamond", "paper"), *((COLORS[tau], f"ours, τ = {tau:g}") for tau in TAUS)]
     caption = (
-        "Left: the paper's factors and ours, with 95% intervals over seeds. Right: the same decoders with "
-        "noise that did not choose them, over CEM with ten times the trajectories (line at 1); dashed, the "
-        "paper's expert."
+        "Left: the paper's factors and ours, with 95% intervals over seeds. Right: the same decoders with new "
+        "noise, relative to CEM with ten times the trajectories (line at 1). Dashed: the paper's expert."
     )
-    panels = [panel("Over the paper's expert", chart, tones), panel("Over a strong expert", other)]
+    panels = [
+        panel("Relative to the paper's expert", chart, tones),
+        panel("Relative to a strong expert", other),
+    ]
     return figure(caption, panels)
 
 
@@ -227,8 +228,8 @@ def _convergence(study: Study) -> Markup:
             panel(title, lines(title, series, Scale(0, most), _COSTS, "states trained on", "cost", rules))
         )
     caption = (
-        "Cost on the validation states while training: mean, lowest and highest of the seeds. "
-        "Dashed: the paper's expert, dotted: the strong one."
+        "Cost on the validation states during training: mean and range over seeds. "
+        "Dashed: the paper's expert. Dotted: the strong one."
     )
     return figure(caption, panels)
 
@@ -266,8 +267,8 @@ def _opening(study: Study, data: dict[str, Any]) -> Markup:
     found = {method: f"{end['cost']:.2f} after {end['sampled']:,}" for method, end in last.items()}
     return render(
         "cartpole/opening.html",
-        sentence="A decoder from two latent numbers to plans of 20 forces is learned through the search: "
-        f"DCEM reaches a cost of {found['dcem']} trajectories, CEM over all forces {found['cem']}.",
+        sentence="A learned decoder maps two latent numbers to a plan of 20 forces: DCEM in that space "
+        f"reaches a cost of {found['dcem']} trajectories, CEM over the forces {found['cem']}.",
         iterations=len(data["dcem"]),
         steps=steps,
         forces=forces,

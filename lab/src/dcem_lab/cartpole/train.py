@@ -85,7 +85,7 @@ class Training(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
-    """One decoder; the defaults are the paper's.
+    """Train one decoder of the cartpole's plans through DCEM. The defaults are the paper's.
 
     latent_dim: size of the latent space.
     tau: temperature of DCEM; 0 for plain CEM.

@@ -1,4 +1,4 @@
-"""`dcem bench`: speed, memory and correctness beside peers, from a checkout."""
+"""`dcem bench`: speed, memory and correctness compared with other packages, from a checkout."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dcem_lab.commands.parser import Parser
 CHECKOUTS = (Path(), Path(__file__).parents[4])
 
 _EXAMPLES = """\
-  dcem bench --quick                a smoke run, into out/bench
+  dcem bench --quick                see it work; writes to out/bench
   dcem bench --tables lml dcem      only these tables
-  dcem bench                        all of it, on a quiet machine, into benchmarks/results
+  dcem bench                        everything, on an idle machine; writes to benchmarks/results
   dcem bench --gpu --out FOLDER     kernels, solves and planning on a CUDA device
 """
 

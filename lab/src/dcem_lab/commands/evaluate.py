@@ -39,8 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     # Under its default name it would replace the run's own episodes.
     if given.table and not given.controller and (_changes(given) or given.snapshot != "best"):
         raise UsageError(
-            "--table needs a name for a controller whose planner or snapshot is changed: "
-            "--controller full-cem-100, say"
+            "--table needs a name for a controller whose planner or snapshot is changed, "
+            "for example --controller full-cem-100"
         )
     if is_cartpole(given.what):
         return _drive_cartpole(given)
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     start = time.monotonic()
     episodes = []
     steps = steps_to_play(trained, given.episodes, at_once)
-    progress = Progress(steps or 0, label=f"{given.episodes} episodes")
+    progress = Progress(steps or 0, label=f"{given.episodes} episode{'s' * (given.episodes > 1)}")
     try:
         for episode in play(trained, given.episodes, given.seed, at_once, workers, progress.advance):
             episodes.append(episode)
@@ -67,9 +67,12 @@ def main(arguments: Sequence[str]) -> int:
     write_episodes(path, episodes)
     if given.table is not None:
         _add_to_table(given, trained, episodes, time.monotonic() - start)
-    for name, value in statistics([episode.total for episode in episodes]).items():
-        print(f"{name:9} {value:.2f}")
-    print(f"\nevery episode: {path} ({time.monotonic() - start:.0f} s)")
+    if len(episodes) == 1:
+        print(f"return    {episodes[0].total:.2f}")
+    else:
+        for name, value in statistics([episode.total for episode in episodes]).items():
+            print(f"{name:9} {value:.2f}")
+    print(f"\nall episodes: {path} ({time.monotonic() - start:.0f} s)")
     return DONE
 
 
@@ -139,7 +142,7 @@ def _drive_cartpole(given: argparse.Namespace) -> int:
     from dcem_lab.cartpole.closed_loop import drive
     from dcem_lab.cartpole.driving import stays_up
     from dcem_lab.cartpole.scores import trajectories
-    from dcem_lab.cartpole.shipped import find
+    from dcem_lab.cartpole.shipped import drives, find
     from dcem_lab.pretrained import PretrainedError
     from dcem_lab.runs.files import write_csv
 
@@ -150,9 +153,11 @@ def _drive_cartpole(given: argparse.Namespace) -> int:
     path = given.csv or default_path(given.what, "evaluation.csv")
     rows = zip(range(given.episodes), map(int, up), map("{:.4g}".format, costs.tolist()), strict=True)
     write_csv(path, ["state", "stays_up", "cost_a_step"], rows)
-    print(f"the pole stays up from {int(up.sum())} of {given.episodes} states")
-    print(f"{trajectories(mpc):,} sampled trajectories per plan, median cost of a step {costs.median():.4f}")
-    print(f"\nevery state: {path}")
+    print(f"the pole stays up from {int(up.sum())} of {given.episodes} states, replanning after every step")
+    if not drives(given.what):
+        print("this decoder was trained to plan once, as in the paper; cartpole-closed-loop is trained to replan")
+    print(f"{trajectories(mpc):,} trajectories per plan, median cost per step {costs.median():.4f}")
+    print(f"\nall states: {path}")
     return DONE
 
 
@@ -232,7 +237,7 @@ def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) 
     parser.add_argument(
         "--dtype",
         choices=["float32", "float16", "bfloat16"],
-        help="what the model imagines in; on the CPU float32, or bfloat16 where it has that",
+        help="precision of model rollouts; on a CPU float32, or bfloat16 if it has instructions for it",
     )
     parser.add_argument(
         "--full-space",

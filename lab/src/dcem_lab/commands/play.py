@@ -1,4 +1,4 @@
-"""`dcem play`: a film of a trained controller."""
+"""`dcem play`: a video of a trained controller."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     if is_cartpole(given.what):
         return _play_cartpole(given)
-    # MuJoCo chooses how to draw when it is first imported; without a screen only EGL works.
+    # MuJoCo and pygame choose how to draw when they are first used; neither needs a screen then.
     os.environ.setdefault("MUJOCO_GL", "egl")
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     trained = load_trained(given)
     from dcem_lab.suite.evaluate import steps_to_play
     from dcem_lab.suite.film import CannotDrawError, film
@@ -60,7 +61,9 @@ def _play_cartpole(given: argparse.Namespace) -> int:
     with blamed_on_usage(PretrainedError):
         path, sides = film(given.what, path, given.seed, fps=given.fps or 10)
     for side in sides:
-        print(f"{side.title.replace(chr(10), ', ')}: cost {side.costs[-1].mean():.2f} on average")
+        starts = side.actions.shape[-1]
+        cost = f"mean cost {side.costs[-1].mean():.2f} from {starts} states with the pole hanging down"
+        print(f"{side.title.replace(chr(10), ', ')}: {cost}")
     print(path)
     return DONE
 

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     if code != DONE:
         return code
     page = _write_page(out, given.quick)
-    print(f"the report, with everything beside the paper's:\n  {page}\n  open {page.resolve().as_uri()}")
+    print(f"the report, compared with the paper:\n  {page}\n  open {page.resolve().as_uri()}")
     return DONE
 
 
@@ -73,7 +73,7 @@ def _finish_quick(out: Path) -> int:
 
     scores = out / "results" / "cartpole" / "shipped.csv"
     if not scores.exists():
-        print("the shipped cartpole controllers, beside the experts", flush=True)
+        print("costs of the pretrained cartpole controllers and of CEM", flush=True)
         score_shipped(scores)
     _evaluate_suite(out / "results" / "dmc")
     film = out / "cartpole.mp4"
@@ -84,7 +84,7 @@ def _finish_study(out: Path) -> int:
     """Measure and draw what the trainings left, where it has not been done."""
     from dcem_lab.cartpole.study import complete
 
-    print("cartpole: scores with fresh noise, surfaces, closed loop, film", flush=True)
+    print("cartpole: scores with new noise, surfaces, closed loop, video", flush=True)
     complete([out / "runs" / training.name for training in STUDY if training.experiment == "cartpole-grid"],
              out / "results")  # fmt: skip
     return DONE
@@ -98,11 +98,11 @@ def _evaluate_suite(folder: Path) -> None:
         path = folder / f"{name}.csv"
         if name not in pretrained.available() or path.exists():
             continue
-        print(f"an episode of {name}, with a small planner", flush=True)
+        print(f"one episode of {name}, with few samples per plan", flush=True)
         try:
             evaluate.main([name, *SMALL_PLANNER, "--csv", str(path)])
         except UsageError as error:  # the simulator is not installed
-            print(f"left out: {error}")
+            print(f"skipped: {error}")
 
 
 def _write_page(out: Path, quick: bool) -> Path:

@@ -16,7 +16,7 @@ from dcem_lab.runs.settings import Known, known_settings
 
 WIDTH = 110
 _INDENT = 30
-# `samples: N, candidates an iteration.` or `batch, length: chunks in an update, ...`
+# `samples: N, samples per iteration.` or `batch, length: chunks per update, ...`
 _ENTRY = re.compile(r"(\s*)([a-z]\w*(?:, [a-z]\w*)*): (.+)")
 
 
@@ -24,7 +24,8 @@ def settings_help(name: str, module: Any) -> str:
     """Everything about the settings of the experiment `name`: those of its Config, and its PRESETS."""
     config_type, base = module.Config, module.Config()
     defaults, about = flatten(base), dict(descriptions(config_type))
-    lines = [f"\nsettings of {name}, with their defaults:"]
+    lines = [f"usage: dcem train {name} [key=value ...] [-m]", "", _summary(config_type), ""]
+    lines += [f"settings of {name}, with their defaults:"]
     for key, known in known_settings(config_type).items():
         head = f"  {f'{key}={as_typed(defaults[key])}':{_INDENT}}  ({_allowed(known)})"
         lines += textwrap.wrap(
@@ -34,13 +35,14 @@ def settings_help(name: str, module: Any) -> str:
             drop_whitespace=True,
             break_on_hyphens=False,
         )
-    lines += ["", _summary(config_type), "", "presets:"]
+    lines += ["", "presets:"]
     for preset, changes in module.PRESETS.items():
         changes = flatten(changed(base, changes))
         lines += _wrapped(
             f"  preset={preset}: ",
             ", ".join(f"{key}={as_typed(new)}" for key, new in changes.items() if new != defaults[key]),
         )
+    lines += ["", "dcem train --help explains run folders, time limits, sweeps and exit codes."]
     return "\n".join(lines) + "\n"
 
 

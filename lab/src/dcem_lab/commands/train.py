@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_intermixed_args(arguments)
     if given.help:
         name = given.experiment
-        print(parser.format_help() + (settings_help(name, load_experiment(name)) if name else ""))
+        print(settings_help(name, load_experiment(name)) if name else parser.format_help())
         return DONE
     if given.experiment is None:
         raise UsageError(f"name an experiment: {', '.join(experiments.EXPERIMENTS)}")

@@ -15,16 +15,16 @@ from dcem_lab.report.sources import read_columns, read_json, seeds_of
 # How each variant is called; the order is that of the page, and of its colours.
 LABELS = {
     "dcem": "DCEM",
-    "gd": "unrolled GD",
-    "gd-starts": "GD, 10 starts",
-    "gd-steps": "GD, 5–15 random steps",
+    "gd": "unrolled gradient descent",
+    "gd-starts": "gradient descent, 10 starts",
+    "gd-steps": "gradient descent, 5–15 random steps",
     "dcem-T3": "DCEM, T = 3",
     "dcem-T5": "DCEM, T = 5",
     "dcem-tau0.1": "DCEM, τ = 0.1",
-    "dcem-every-100": "DCEM, measured every 100",
-    "dcem-60k": "DCEM, rate to 0 at 60,000",
+    "dcem-every-100": "DCEM, progress checked every 100 updates",
+    "dcem-60k": "DCEM, learning rate 0 at 60,000",
     "quick": "DCEM, quick",
-    "quick,method=gd": "unrolled GD, quick",
+    "quick,method=gd": "unrolled gradient descent, quick",
 }
 PAPER = ("dcem", "gd")  # the two that the paper shows
 BESIDE_PAPER = {"dcem": "dcem", "dcem-60k": "dcem", "gd": "gd"}  # which of them a variant is compared with
@@ -171,22 +171,23 @@ def sentences(variants: Sequence[Variant]) -> list[str]:
     stays = dcem.growth.max() <= 2
     minima = dcem.at_minimum.min() > gd.at_minimum.max() and dcem.at_minimum.mean() > 0.5
     said = [
-        f"The claim that gradient descent leaves its prediction when it takes more steps than in training is "
-        f"{_verdict(walks_past)}: at {gd.errors.shape[1]} iterations its error is {_factor(gd.growth)} that "
+        f"Gradient descent leaves its prediction when it takes more steps than in training: "
+        f"{_verdict(walks_past)}. At {gd.errors.shape[1]} iterations its error is {_factor(gd.growth)} that "
         f"at {gd.config['n_iters']}.",
-        f"That DCEM can continue at test time is {_verdict(stays)}: its error is {_factor(dcem.growth)} that "
-        f"at {dcem.config['n_iters']}, where at most 2 in every seed counts as staying.",
-        f"That DCEM predicts local minima of the surface it learned, and gradient descent does not, is "
-        f"{_verdict(minima)}: {dcem.at_minimum.mean():.0%} and {gd.at_minimum.mean():.0%} of the predictions "
+        f"DCEM stays at its prediction: {_verdict(stays)}. Its error is {_factor(dcem.growth)} that at "
+        f"{dcem.config['n_iters']} iterations; at most 2 times in every seed counts as staying.",
+        f"DCEM predicts local minima of the learned surface, and gradient descent does not: "
+        f"{_verdict(minima)}. {dcem.at_minimum.mean():.0%} and {gd.at_minimum.mean():.0%} of the predictions "
         f"lie within {NEAR} of one.",
     ]
-    for trick in ("gd-starts", "gd-steps"):
-        if trick in found:
-            variant = found[trick]
-            rescued = variant.growth.max() <= 2 and variant.at_minimum.min() > 0.5
+    for name in ("gd-starts", "gd-steps"):
+        if name in found:
+            variant = found[name]
+            fixed = variant.growth.max() <= 2 and variant.at_minimum.min() > 0.5
             said.append(
-                f"{variant.label}: {'rescues' if rescued else 'does not rescue'} gradient descent "
-                f"(error {_factor(variant.growth)} that in training, {variant.at_minimum.mean():.0%} minima)."
+                f"{variant.label}: {'also stays' if fixed else 'does not stay'} at minima (its error is "
+                f"{_factor(variant.growth)} that in training, {variant.at_minimum.mean():.0%} of the "
+                "predictions are minima)."
             )
     return said
 

@@ -1,4 +1,4 @@
-"""The section on regression: the energy surface that each optimiser leaves behind."""
+"""The section on regression: the energy surface that is learned with each optimiser."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def section(sources: Sources) -> Section:
         list(failures(variants)),
         {"regression-data": explorer_data(variants)},
         _opening(variants),
-        "Training errors, errors after more iterations, and every variant.",
+        "Training errors, errors after more iterations, and all variants.",
     )
 
 
 def _opening(variants: Sequence[Variant]) -> Markup:
     """Two energy surfaces next to each other, with a slider over iterations."""
     first, (x, y) = variants[0], place(_X, _Y)
-    shares = " and ".join(f"{v.at_minimum.mean():.0%} of {v.label}'s" for v in variants[:2])
+    shares = " and ".join(f"{v.at_minimum.mean():.0%} of those of {v.label}" for v in variants[:2])
     return render(
         "regression/opening.html",
-        sentence=f"A learned energy should be lowest at the answer: {shares} predictions lie at a minimum.",
+        sentence=f"Predictions should be minima of the learned energy: {shares} are.",
         iterations=first.predictions.shape[1],
         seeds=len(first.predictions),
         labels=[variant.label for variant in variants],
@@ -107,27 +107,26 @@ def failures(variants: Sequence[Variant]) -> Iterator[str]:
     dcem = named.get("dcem")
     if dcem is not None and dcem.growth.max() > 2:
         yield (
-            "Regression: DCEM does not quite stay where it was trained to end. After "
-            f"{dcem.errors.shape[1]} iterations its error is {dcem.growth.min():.2g} to "
-            f"{dcem.growth.max():.2g} times that after {dcem.config['n_iters']}; gradient descent's grows "
-            "far more, but the claim is not met to the letter."
+            f"Regression: DCEM's error grows with more iterations than in training. After "
+            f"{dcem.errors.shape[1]} iterations it is {dcem.growth.min():.2g} to {dcem.growth.max():.2g} "
+            f"times that after {dcem.config['n_iters']}. That of gradient descent grows far more."
         )
     for name in ("gd-starts", "gd-steps"):
         variant = named.get(name)
         if variant is not None and variant.growth.max() <= 2:
             errors = variant.error_at(variant.config["n_iters"])
             yield (
-                f"Regression: a simple trick rescues gradient descent. {variant.label}: "
+                f"Regression: a simple change also fixes gradient descent. {variant.label}: "
                 f"{variant.at_minimum.mean():.0%} of predictions are at minima, and more iterations do no "
-                f"harm (errors {', '.join(map(scientific, errors))}). The paper's contrast holds for plain "
-                "unrolling."
+                f"harm (errors by seed: {', '.join(map(scientific, errors))}). The paper's conclusion holds "
+                "for plain unrolling."
             )
     for variant in variants:
         errors = variant.error_at(variant.config["n_iters"])
         failed = int((errors > 1).sum())
         if failed:
             yield (
-                f"Regression: {variant.label} fails in {failed} of {len(errors)} seeds (errors "
+                f"Regression: {variant.label} fails in {failed} of {len(errors)} seeds (errors by seed: "
                 f"{', '.join(map(scientific, errors))})."
             )
 
@@ -139,7 +138,7 @@ def curves(variants: Sequence[Variant]) -> Markup:
     """Errors while training and against iterations at test time: the paper's two, then the others."""
     papers = [variant for variant in variants if variant.name in regression.PAPER] or list(variants)
     others = [variant for variant in variants if variant not in papers]
-    groups = [("the paper's two", papers), ("variants", others)] if others else [("", papers)]
+    groups = [("the paper's methods", papers), ("variants", others)] if others else [("", papers)]
     training, testing = [], []
     for name, group in groups:
         of = f", {name}" if name else ""
@@ -155,8 +154,8 @@ def curves(variants: Sequence[Variant]) -> Markup:
         chart = lines("Error after iterations", series, Scale(1, most), _ERRORS, "iterations", "MSE")
         testing.append(panel(f"Error at test time{of}", chart, _legend(group)))
     caption = (
-        "Mean squared error, geometric mean and 95% interval over seeds for the paper's two methods, every "
-        "seed for the variants. At test time the number of inner iterations differs from that in training."
+        "Mean squared error: geometric mean and 95% interval over seeds for the paper's two methods, single "
+        "seeds for the variants. At test time the number of iterations differs from that in training."
     )
     return figure(caption, [*training, *testing], wide=True)
 

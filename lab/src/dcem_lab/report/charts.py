@@ -18,6 +18,7 @@ from dcem_lab.report.templates import part
 WIDTH, HEIGHT = 360, 236
 LEFT, RIGHT, TOP, BOTTOM = 44, 8, 8, 36
 DOT = 3  # pixels across
+TALLEST = 100  # pixels of a column of dots, which are smaller where they would be more
 _ROW = 30  # the height of one
 
 
@@ -87,10 +88,10 @@ class Dots:
             columns[column] += 1
         return placed
 
-    def path(self, x: Scale, base: float, failures: bool) -> str:
-        """Dots of one colour as strokes of zero length with round ends."""
+    def path(self, x: Scale, base: float, pitch: float, failures: bool) -> str:
+        """Dots of one colour, `pitch` above each other, as strokes of zero length with round ends."""
         return "".join(
-            f"M{(x(value) // DOT + 0.5) * DOT:g} {base - (level + 0.5) * DOT:g}h0"
+            f"M{(x(value) // DOT + 0.5) * DOT:g} {base - DOT / 2 - level * pitch:g}h0"
             for value, level in self.stacked(x)
             if (value < self.low) == failures
         )
@@ -134,11 +135,13 @@ def rows(
 def dots(title: str, found: Sequence[Dots], x: Scale, xlabel: str) -> Markup:
     """Every sample as a dot, stacked where they would overlap, to show modes, tails and gaps."""
     x, top, placed = x.between(RIGHT, WIDTH - RIGHT), 0.0, []
-    for one in found:
-        base = top + 20 + DOT * (1 + max((level for _, level in one.stacked(x)), default=0))
+    highest = [max((level for _, level in one.stacked(x)), default=0) for one in found]
+    pitch = min(DOT, TALLEST / max(1, *highest))  # the same for all rows, so that heights compare
+    for one, level in zip(found, highest, strict=True):
+        base = top + 20 + DOT + pitch * level
         placed.append((one, top, base))
         top = base + 14
-    return _draw("dots", title, placed, x, xlabel, top + BOTTOM)
+    return _draw("dots", title, placed, x, xlabel, top + BOTTOM, pitch)
 
 
 def panel(title: str, chart: Markup, legend: Sequence[tuple[str, str]] = ()) -> Markup:

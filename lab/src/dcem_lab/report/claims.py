@@ -1,4 +1,4 @@
-"""A number of the paper beside ours, and the verdict on it, which says when the returns are bimodal."""
+"""A number of the paper, ours, and a verdict, which says if the returns are bimodal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from dcem_lab.report.statistics import LEAST, Interval, failed, interval, log_in
 _SIGNS = {"good": "✓", "even": "≈", "bad": "✗", "none": "·"}
 WIDE = 0.5  # an interval that extends further than this fraction of the mean says little
 RULE = (
-    "A number agrees if it lies within our 95% interval; “but wide” if that interval extends by more "
-    "than half of the value. A median of returns can hide failures. Returns are bimodal if the episodes "
-    f"form two groups of at least {LEAST:.0%} each, with fewer than half as many episodes between the groups "
-    f"as around either. There are failures if at least {LEAST:.0%} return less than half of the median. "
-    "The verdict says so for the controller and its other seeds, and then does not count as agreement."
+    "A number agrees if the paper's lies within our 95% interval. It agrees “but wide” if that interval "
+    "extends by more than half of our value. A median of returns can hide failures. So the verdict also says "
+    "if the returns of a controller or its other seeds are bimodal: the episodes form two groups of at least "
+    f"{LEAST:.0%} each, with fewer than half as many episodes between the groups as around either. And it "
+    f"says if at least {LEAST:.0%} of the episodes fail: they return less than half of the median. Such a "
+    "verdict does not count as agreement."
 )
 
 

@@ -1,12 +1,12 @@
 "use strict";
-// Sections are folded away: a link to one opens it, a button and printing open all. Films play while they are seen.
+// Sections are collapsed: a link to one opens it, a button and printing open all. Videos play while they are visible.
 (() => {
   const folds = [...document.querySelectorAll("main details")];
   const button = document.getElementById("unfold");
   const all = (open) => {
     folds.forEach((fold) => { fold.open = open; });
     button.setAttribute("aria-expanded", open);
-    button.textContent = open ? "Fold it away" : "Open all of it";
+    button.textContent = open ? "Close all sections" : "Open all sections";
   };
   const follow = () => {
     const fold = document.getElementById(location.hash.slice(1))?.querySelector(":scope > details");

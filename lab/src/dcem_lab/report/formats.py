@@ -19,6 +19,14 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def counted(count: int, what: str) -> str:
+    """
+    >>> counted(1, "episode"), counted(1000, "episode")
+    ('1 episode', '1,000 episodes')
+    """
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def scientific(value: float | np.ndarray) -> str:
     """
     >>> scientific(0.00031)

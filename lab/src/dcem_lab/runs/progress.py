@@ -34,7 +34,7 @@ class Progress:
             self._bar = tqdm(total=total, initial=done, desc=label, file=sys.stderr, dynamic_ncols=True)
 
     def show(self, metrics: dict[str, float]) -> None:
-        self._metrics = " ".join(f"{name}={value:.4g}" for name, value in list(metrics.items())[:_METRICS])
+        self._metrics = " ".join(f"{name}={_short(value)}" for name, value in list(metrics.items())[:_METRICS])
         if self._bar is not None:
             self._bar.set_postfix_str(self._metrics, refresh=False)
 
@@ -62,6 +62,14 @@ class Progress:
 
 def _on_a_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()  # a process may be started without one
+
+
+def _short(value: float) -> str:
+    """
+    >>> _short(16400), _short(0.0123456), _short(-1234.5)
+    ('16,400', '0.01235', '-1234')
+    """
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _clock(seconds: float) -> str:

@@ -21,17 +21,17 @@ TITLES = {
     "regression": "An energy-based regression",
 }
 ABOUT = (
-    "Layers whose output is an argmin: how right their gradients are, how good their answers, what they cost "
-    "and how often they fail. Settings and columns are explained in benchmarks/layers/README.md."
+    "Layers whose output is an argmin: the accuracy of gradients and solutions, time, memory and failures. "
+    "benchmarks/layers/README.md explains problems, settings and columns."
 )
 CAPTION = (
-    "Median relative error of the gradient, on a logarithmic axis: left is better, and 1 is as wrong as a "
-    "gradient of zero. Hover over a point for its time and the share of argmins found."
+    "Median relative error of the gradient, on a logarithmic axis: left is better. A gradient of zero has an "
+    "error of 1. Hover over a point for its time and the share of minima found."
 )
 
 
 def section(sources: Sources) -> Section:
-    return Section("layers", "Argmin layers", _body(sources), about="DCEM beside the layers of others.")
+    return Section("layers", "Argmin layers", _body(sources), about="DCEM compared with other packages.")
 
 
 def _body(sources: Sources) -> Markup:

@@ -15,7 +15,7 @@ DEVIATIONS = "deviations.md"
 def section(sources: Sources, others: Sequence[Section]) -> Section:
     """What the other sections say did not work, and the page of deviations."""
     path = sources.docs / DEVIATIONS
-    missing = f"They are listed in docs/{DEVIATIONS}, which is not here."
+    missing = f"They are listed in lab/docs/{DEVIATIONS} of a checkout."
     first, deviations = by_heading(path) if path.exists() else (missing, {})
     body = render(
         "study/limits.html",
@@ -23,5 +23,5 @@ def section(sources: Sources, others: Sequence[Section]) -> Section:
         first=markdown(first),
         deviations={heading: markdown(text) for heading, text in deviations.items()},
     )
-    about = "What the sections above found, and every difference from the paper."
-    return Section("limits", "What did not work, and deviations", body, about=about)
+    about = "Failures found in the sections above, and every difference from the paper."
+    return Section("limits", "What did not work", body, about=about)

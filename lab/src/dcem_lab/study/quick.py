@@ -10,14 +10,14 @@ from markupsafe import Markup
 from dcem_lab.regression import numbers as regression
 from dcem_lab.regression.section import curves, records_of
 from dcem_lab.report.charts import Line, figure, lines, panel
-from dcem_lab.report.formats import number
+from dcem_lab.report.formats import counted, number
 from dcem_lab.report.pictures import film
 from dcem_lab.report.scales import Scale, covering
 from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows
 from dcem_lab.report.templates import part, render
 
 COMMAND = "dcem reproduce --quick"
-_FILM = "The shipped cartpole controller beside CEM over all forces, filmed here."
+_FILM = "A pretrained cartpole controller (left) and CEM over all forces (right), recorded on your machine."
 
 
 def section(sources: Sources) -> Section | None:
@@ -56,7 +56,7 @@ def _cartpole(results: Path) -> Markup:
     chart = lines(title, series, Scale(0, float(steps[-1])), scale, "updates", "cost")
     best = min(float(row["best_cost"]) for row in rows)
     caption = (
-        f"Blue: on the validation states, orange: while training. The best validation cost is {best:.2f}."
+        f"Blue: validation states. Orange: training states. The best validation cost is {best:.2f}."
     )
     record = read_json(path.parent / "run.json")
     return figure(caption, [panel(title, chart)]) + part("provenance", {"cartpole": record})
@@ -74,9 +74,9 @@ def _shipped(results: Path) -> Markup:
         rows.append(
             {
                 "controller": name,
-                "what": f"mean cost on the validation states, {sampled[name]} trajectories per plan",
+                "what": f"mean cost on the validation states, {int(sampled[name]):,} trajectories per plan",
                 "ours": f"{np.mean(found):.2f}",
-                "runs": f"{len(found)} draws of noise",
+                "runs": counted(len(found), "solve"),
             }
         )
     for path in sorted((results / "dmc").glob("*.csv")):
@@ -86,7 +86,7 @@ def _shipped(results: Path) -> Markup:
                 "controller": path.stem,
                 "what": "median return of an episode",
                 "ours": number(float(np.median(totals))),
-                "runs": f"{len(totals)} episodes",
+                "runs": counted(len(totals), "episode"),
             }
         )
     return part("table", rows)

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from dcem_lab.report.charts import Mark, panel, rows
-from dcem_lab.report.formats import number
+from dcem_lab.report.formats import counted, number
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows
 from dcem_lab.report.templates import part, render
@@ -22,7 +22,7 @@ CPU = {
     "dcem": ("DCEM on a quadratic", "forward+backward"),
     "hard": ("CEM, hard selection", "forward"),
     "control": ("Planning with a double integrator", "forward"),
-    "overhead": ("DCEM beside its bare objective", "forward+backward"),
+    "overhead": ("DCEM and its objective alone", "forward+backward"),
     "backward": ("Ways to differentiate, τ = 1", "forward+backward"),
     "backward_cold": ("Ways to differentiate, τ = 0.1", "forward+backward"),
 }
@@ -43,14 +43,15 @@ def section(sources: Sources) -> Section:
         loop_=loop_rows(sources),
         loop_command=LOOP_COMMAND,
     )
-    return Section("speed", "Speed", body, about="Beside other packages on a CPU, and on a GPU.")
+    about = "Time and memory, on a CPU compared with other packages, and on a GPU."
+    return Section("speed", "Speed", body, about=about)
 
 
 def _cpu(folder: Path) -> Markup:
     facts, found = read_json(folder / "run.json"), _tables(folder, CPU)
     caption = (
-        "Milliseconds for one call on a logarithmic axis: forward and backward for the first two, forward "
-        "alone for the others. Hover over a point for its number."
+        "Milliseconds per call on a logarithmic axis: forward and backward for the first two, forward only for "
+        "the others. Hover over a point for its value."
     )
     return render(
         "study/benchmark.html",
@@ -81,15 +82,16 @@ def _against(found: dict[str, list[dict[str, str]]], peer: str) -> str:
             parts.append(f"{number(min(ratios))} to {number(max(ratios))} times as long as {ours}")
     if not parts:
         return ""
-    return f"Forward and backward, {peer} takes {' and '.join(parts)}; everything else is below."
+    return f"Forward and backward, {peer} takes {' and '.join(parts)}."
 
 
 def _cpu_machine(facts: dict[str, Any]) -> str:
     peers = {name: version for found in facts["versions"].values() for name, version in found.items()}
     return (
-        f"{facts['cpu']}, {facts['threads']} threads of {facts['cores']} cores, {facts['date']}, commit "
+        f"{facts['cpu']}, {counted(facts['threads'], 'thread')} on {counted(facts['cores'], 'core')}, "
+        f"{facts['date']}, commit "
         f"{facts['commit']}; {', '.join(f'{name} {version}' for name, version in peers.items())}. Medians "
-        f"over {facts['rounds']} interleaved rounds; ratios are to the first contender of a case, with "
+        f"over {facts['rounds']} interleaved rounds. Ratios are relative to the first row of a case, with "
         f"quartiles. Reproduce: {CPU_COMMAND}."
     )
 
@@ -144,14 +146,14 @@ def _gpu(folder: Path) -> Markup:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     about = (
         f"{facts['gpu']}, driver {facts['driver']}, {versions}, {facts['date']}, commit {facts['commit']}. "
-        f"Measured there: a copy moves {facts['rates']['bytes'] / 1e12:.2f} TB/s. Ratios are to the first "
-        "row of a case; the floor is the time that bytes and operations take at the machine's measured "
-        "limits."
+        f"Copying reaches {facts['rates']['bytes'] / 1e12:.2f} TB/s there. Ratios are relative to the first "
+        "row of a case. The floor is the least time that the bytes and operations take at the measured limits "
+        "of the machine."
     )
     return render(
         "study/benchmark.html",
         about=[about],
-        caption="Milliseconds on the device's clock, forward and backward, on a logarithmic axis.",
+        caption="Milliseconds of device time, forward and backward, on a logarithmic axis.",
         panels=[_gpu_dots(GPU[name], found[name]) for name in ("lml", "dcem") if name in found],
         tables=[(GPU[name], [_gpu_row(row) for row in rows_]) for name, rows_ in found.items()],
     )

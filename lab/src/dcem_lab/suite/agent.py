@@ -21,11 +21,11 @@ __all__ = ["PRESETS", "Config", "check", "run"]
 
 @dataclass(frozen=True, kw_only=True)
 class Config(planet.Config):
-    """A task, an agent to learn it, and how often to look at it.
+    """Learn a world model, critics and an actor; plans end in the value that the critics estimate.
 
-    How the world model learns (`LearningConfig`) is told at the top, all else in parts.
+    Settings without a prefix are those of the run and of the world model's training.
 
-    Attributes, beside those and those of phase 1:
+    Attributes, in addition to those of `LearningConfig` and of phase 1:
         source: a run folder or the name of pretrained weights to continue from, with its replay buffer if it
             has one (otherwise seed episodes that it plans itself); `from=` on the command line. A run of
             phase 1 gets a new value.

@@ -22,9 +22,9 @@ from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 
 LEGEND = (
     ("c0", "an episode"),
-    ("c1", "one that fails: less than half of the median"),
-    ("ink bar", "the paper's quartiles"),
-    ("ink triangle", "one that is filmed"),
+    ("c1", "a failure: less than half of the median"),
+    ("ink bar", "the paper's median and quartiles"),
+    ("ink triangle", "the episode in a video"),
 )
 WITHOUT_PAPER = tuple(entry for entry in LEGEND if entry[0] != "ink bar")
 _RETURNS = Scale(0, 1000)
@@ -86,5 +86,5 @@ def _dots(one: Evaluation) -> Iterator[Dots]:
 
 def _caption(total: float | None, low: float) -> str:
     if total is None:
-        return "return not noted"
+        return "return not recorded"
     return f"return {total:.0f}, a failure" if total < low else f"return {total:.0f}"

@@ -43,11 +43,11 @@ from dcem_lab.training.loop import train
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearningConfig):
-    """A run of phase 1 to start from, a decoder to learn on it, and how often to look at it.
+    """Phase 2: learn a decoder, whose latent space DCEM searches instead of action sequences.
 
-    How the world model goes on learning (`LearningConfig`) is told at the top, all else in parts.
+    Settings without a prefix are those of the run and of the world model, which keeps learning.
 
-    Attributes, beside those:
+    Attributes, in addition to those of `LearningConfig`:
         seed: seed of all random numbers.
         device: cpu, cuda, or auto for cuda if available.
         source: a run folder or the name of pretrained weights; `from=` on the command line.

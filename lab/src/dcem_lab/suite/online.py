@@ -63,7 +63,7 @@ class LoopConfig(Settings):
 class StepLoopConfig(LoopConfig):
     """The loop around one that learns at every step of the environments.
 
-    Attributes, beside those of `LoopConfig`:
+    Attributes, in addition to those of `LoopConfig`:
         env_steps: environment steps of training, over all environments, including action repeats.
         log_every: agent steps between log entries.
     """

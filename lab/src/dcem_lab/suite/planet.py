@@ -45,11 +45,11 @@ _NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pe
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LearningConfig):
-    """A task, an agent to learn it, and how often to look at it.
+    """Phase 1: learn a world model of a task, and plan in it with CEM over action sequences.
 
-    How the world model learns (`LearningConfig`) is told at the top, all else in parts.
+    Settings without a prefix are those of the run and of the world model's training.
 
-    Attributes, beside those:
+    Attributes, in addition to those of `LearningConfig`:
         seed: seed of all random numbers.
         device: cpu, cuda, or auto for cuda if available.
         task: a task of the control suite or a Gymnasium id.

@@ -48,7 +48,7 @@ class PlannerChanges(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """A controller to start from, how to fine-tune it, and how often to look at it.
+    """Phase 3: fine-tune a controller by PPO, with gradients through its planner.
 
     Attributes:
         seed: seed of all random numbers.

@@ -87,7 +87,7 @@ def section(sources: Sources) -> Section:
         claims,
         list(failures(evaluations, phases["embed"])),
         opening=_opening(cards, evaluations),
-        about="The other controllers with their films and returns, all runs, and other agents.",
+        about="The other controllers with videos and returns, all runs, and published agents.",
     )
 
 
@@ -99,7 +99,7 @@ def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> 
     found = " and ".join(_in_words(one, other_seeds(one, evaluations)) for one in shown.values())
     return render(
         "suite/opening.html",
-        sentence=f"DCEM plans in the latent space of a learned world model: {found}.",
+        sentence=f"Robots plan with DCEM in a learned latent space of a learned world model: {found}.",
         cards=[cards[key] for key in shown],
         legend=LEGEND,
     )
@@ -108,7 +108,7 @@ def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> 
 def _in_words(one: Evaluation, others: Sequence[Evaluation]) -> str:
     failing, *elsewhere = (f"{failed(each.totals).sum()} of {len(each.totals)}" for each in (one, *others))
     seeds = f", with other seeds {' and '.join(elsewhere)}" if elsewhere else ""
-    return f"{one.task} (median return {np.median(one.totals):.0f}; failed episodes: {failing}{seeds})"
+    return f"{one.task} (median return {np.median(one.totals):.0f}; episodes that fail: {failing}{seeds})"
 
 
 def _line_by_line(path: Path) -> Markup | None:
@@ -157,8 +157,8 @@ def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> I
         alone, together = (values[-1] if len(values) else np.nan for values in means)
         if alone < together / 2:
             yield (
-                f"{offline.task}: a latent space learned offline fails, as it did for the paper. It ends "
-                f"with a mean return of {alone:.0f}; online, with as many updates, it is {together:.0f}."
+                f"{offline.task}: a latent space that is learned offline fails, as in the paper. Its mean "
+                f"return is {alone:.0f}. Online, after as many updates, it is {together:.0f}."
             )
 
 
@@ -166,8 +166,8 @@ def works_or_fails(who: str, totals: np.ndarray) -> Iterator[str]:
     """A sentence if returns (S,) have two modes, one of which has failed."""
     if (humps := two_humps(totals)) is not None and humps.fails:
         yield (
-            f"{who} either works or fails. Of {len(totals)} episodes, {humps}; "
-            f"the median, {np.median(totals):.0f}, hides that. The mean is {totals.mean():.0f}."
+            f"{who} either works or fails. Of {len(totals)} episodes, {humps}. "
+            f"The median of {np.median(totals):.0f} hides that; the mean is {totals.mean():.0f}."
         )
 
 
@@ -240,7 +240,7 @@ def _curves(trainings: Sequence[Training], controller: str, label: str, measure:
     caption = (
         f"{'Mean' if measure == 'eval_mean' else 'Median'} return of the evaluation episodes, by seed, "
         f"over environment steps. Dashed: the paper's median with {label} at the end of its training. A line "
-        "ends where its run was stopped; the table says how much of its budget that was."
+        "ends where its run was stopped. The table has the fraction of its budget."
     )
     return figure(caption, panels) if panels else Markup()
 

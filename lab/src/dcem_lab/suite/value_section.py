@@ -1,4 +1,4 @@
-"""The section on agents with a learned value: their returns beside published ones, run by run."""
+"""The section on agents with a learned value: their returns and published ones, run by run."""
 
 from __future__ import annotations
 
@@ -80,25 +80,25 @@ def section(sources: Sources) -> Section:
     )
     return Section(
         "value",
-        "Planning with a learned value",
+        "Learned values",
         body,
         failures=list(failures(evaluations, shown, peers)),
         opening=_opening({key: cards[key] for key in opening}, evaluations),
-        about="Plans that end in what critics say: learning curves, every episode, and published agents.",
+        about="Plans that end in the estimate of critics: learning curves, all episodes, and published agents.",
     )
 
 
 def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> Markup:
     """Videos of the agents, next to each other."""
     found = [
-        f"{one.task} {', '.join(f'{totals.mean():.0f}' for totals in one.runs.values())}"
+        f"{', '.join(f'{totals.mean():.0f}' for totals in one.runs.values())} on {one.task}"
         for one in evaluations
         if (one.task, one.controller) in cards
     ]
     if not found:
         return Markup()
-    means = "; ".join(found)
-    sentence = f"With plans that end in a learned value, the mean returns by seed are: {means}."
+    means = " and ".join(found)
+    sentence = f"When plans end in a learned value, the mean returns by seed are {means}."
     return render(
         "suite/opening.html", sentence=sentence, cards=list(cards.values()), legend=WITHOUT_PAPER[:2]
     )
@@ -112,7 +112,7 @@ def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], p
         means = [totals.mean() for totals in one.runs.values()]
         if min(means) < (1 - APART) * max(means):
             yield (
-                f"{one.task}: {one.label} depend on the seed. The mean returns of the seeds are "
+                f"{one.task}: results of {one.label} depend on the seed. The mean returns by seed are "
                 f"{', '.join(f'{mean:.0f}' for mean in means)}."
             )
     for training in trainings:
@@ -154,9 +154,8 @@ def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
         )
         panels.append(panel(task, chart, [(line.color, line.label) for line in (*ours, *others)]))
     caption = (
-        "Mean return of the evaluation episodes over environment steps. Ours: the mean over seeds, and the "
-        f"range from the lowest to the highest. Thin: means of {ALWAYS} and of the {OTHERS} published agents "
-        "that are best where our curve ends."
+        "Mean return of the evaluation episodes over environment steps. Ours: mean and range over seeds. Thin: "
+        f"means of {ALWAYS} and of the {OTHERS} published agents that are best where our curve ends."
     )
     return figure(caption, panels) if panels else Markup()
 
