@@ -66,11 +66,7 @@ def _play_cartpole(given: argparse.Namespace) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        "play",
-        "Record a video of one episode of a trained controller.",
-        _EXAMPLES,
-    )
+    parser = Parser("play", "Record a video of one episode of a trained controller.", _EXAMPLES)
     add_common_options(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="video file (play.mp4 in the run folder)")
     parser.add_argument(

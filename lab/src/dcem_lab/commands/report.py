@@ -29,10 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write(
-    out: Path,
-    results: Path = Path("lab", "results"),
-    checkout: Path = Path(),
-    quick: Path | None = None,
+    out: Path, results: Path = Path("lab", "results"), checkout: Path = Path(), quick: Path | None = None
 ) -> Path:
     """Write the page and return where it is."""
     from dcem_lab import study

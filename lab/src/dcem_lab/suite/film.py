@@ -45,11 +45,7 @@ def film(
             trained, 1, seed, n_envs=1, each_step=each_step,
             environment=lambda: _Filmed(environment(), writer.append_data),
         )  # fmt: skip
-    what = {
-        "task": trained.task,
-        "experiment": trained.experiment,
-        "controller": controller_of(trained),
-    }
+    what = {"task": trained.task, "experiment": trained.experiment, "controller": controller_of(trained)}
     about = {**what, **episode._asdict(), **facts.here()}
     write_bytes(path.with_suffix(".json"), json.dumps(about, indent=1).encode() + b"\n")
     return episode

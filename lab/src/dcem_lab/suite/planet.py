@@ -154,10 +154,7 @@ PRESETS: dict[str, dict[str, object]] = {
         ),
     },
     # The paper's setting; where it is silent, what helps a single model (see the deviations page).
-    "paper": {
-        **_PAPER,
-        "model": RSSMConfig(normalize=True, std=0.01, sample=False, reward_weight=10.0),
-    },
+    "paper": {**_PAPER, "model": RSSMConfig(normalize=True, std=0.01, sample=False, reward_weight=10.0)},
     # The same with nothing chosen: raw observations, PlaNet's least deviation, samples in training.
     "paper-raw": _PAPER,
     "best": {

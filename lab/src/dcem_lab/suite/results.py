@@ -27,10 +27,7 @@ _CURVE = {
     "eval/mean": "eval_mean",
     "eval/median": "eval_median",
 }
-_CURVE_OF = {
-    "agent": {**_CURVE, "value/value": "value"},
-    "embed": {**_CURVE, "decoder/cost": "decoder_cost"},
-}
+_CURVE_OF = {"agent": {**_CURVE, "value/value": "value"}, "embed": {**_CURVE, "decoder/cost": "decoder_cost"}}
 
 
 class Row(NamedTuple):

@@ -145,12 +145,7 @@ def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
             x, y = np.array([*points], float), np.array([*points.values()])
             others.append(Line(agent, colors[agent], x, y, thin=True))
         chart = lines(
-            f"Returns on {task}",
-            [*others, *ours],
-            Scale(0, most),
-            _RETURNS,
-            "environment steps",
-            "return",
+            f"Returns on {task}", [*others, *ours], Scale(0, most), _RETURNS, "environment steps", "return"
         )
         panels.append(panel(task, chart, [(line.color, line.label) for line in (*ours, *others)]))
     caption = (
