@@ -1,6 +1,6 @@
 // Rolls out a world model, and judges where plans end, on the CPU: see `rollout_native.py`, which builds this
 // file and calls it. A thread takes some trajectories of one member through all steps, with everything but
-// the weights in its own cache. The formulas are those of `rssm/model.py` and `agents/normed_mlp.py`.
+// the weights in its own cache. The formulas are those of `rssm/model.py` and `rssm/nets.py`.
 
 #include <algorithm>
 #include <cmath>
