@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError, blamed_on_usage, missing
+from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError, blamed_on_usage, needs_extras
 from dcem_lab.commands.parser import Parser, not_negative, positive
 from dcem_lab.runs.progress import Progress
 
@@ -29,6 +29,7 @@ _EXAMPLES = """\
 """
 
 
+@needs_extras()
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem eval` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
@@ -170,24 +171,19 @@ def check_cartpole_options(parser: Parser, given: argparse.Namespace, fit: set[s
 
 def is_cartpole(what: str) -> bool:
     """Does it name a decoder of the cartpole, whose system is a function and no environment?"""
-    try:
-        from dcem_lab.cartpole.shipped import is_one
-    except ModuleNotFoundError as error:
-        raise missing(error, "[plot,suite]") from error
+    from dcem_lab.cartpole.shipped import is_one
+
     return is_one(what)
 
 
 def load_trained(given: argparse.Namespace) -> Trained:
     """What `RUN_OR_NAME`, `--device` and the planner's options ask for."""
-    try:
-        import torch
+    import torch
 
-        from dcem_lab.suite.evaluate import load
-        from dcem_lab.suite.online import choose_device
-    except ModuleNotFoundError as error:
-        raise missing(error, "[plot,suite]") from error
     from dcem_lab.pretrained import PretrainedError
     from dcem_lab.runs import CheckpointError, RunError
+    from dcem_lab.suite.evaluate import load
+    from dcem_lab.suite.online import choose_device
 
     if given.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device must be cpu here: there is no CUDA device")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dcem_lab.commands import evaluate, export, play, train
-from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError
+from dcem_lab.commands.exits import DONE, INTERRUPTED, MissingError
 from dcem_lab.commands.parser import Parser
 
 _EXAMPLES = """\
@@ -81,7 +81,7 @@ def _finish_quick(out: Path) -> None:
     _evaluate_suite(out / "results" / "dmc")
     film = out / "cartpole.mp4"
     if not film.exists():
-        play.main(["cartpole", "--output", str(film)])
+        _unless_missing(play.main, ["cartpole", "--output", str(film)])
 
 
 def _finish_study(out: Path) -> None:
@@ -102,10 +102,15 @@ def _evaluate_suite(folder: Path) -> None:
         if name not in pretrained.available() or path.exists():
             continue
         print(f"an episode of {name}, with a small planner", flush=True)
-        try:
-            evaluate.main([name, *SMALL_PLANNER, "--csv", str(path)])
-        except UsageError as error:  # the simulator is not installed
-            print(f"left out: {error}")
+        _unless_missing(evaluate.main, [name, *SMALL_PLANNER, "--csv", str(path)])
+
+
+def _unless_missing(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
+    """A command that may need a simulator, or Matplotlib, which are not installed."""
+    try:
+        command(words)
+    except MissingError as error:
+        print(f"left out: {error}")
 
 
 def _parser() -> argparse.ArgumentParser:

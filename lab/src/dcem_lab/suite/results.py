@@ -8,13 +8,15 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcem_lab.runs import Kept, facts, read_records
 from dcem_lab.runs.files import write_bytes, write_csv
 from dcem_lab.runs.folder import LOG
-from dcem_lab.suite.agents import Episode, PlannerConfig
-from dcem_lab.suite.trained import Trained
+
+if TYPE_CHECKING:  # the report reads this module without a simulator
+    from dcem_lab.suite.agents import Episode, PlannerConfig
+    from dcem_lab.suite.trained import Trained
 
 CONTROLLERS = {"agent": "full-cem", "planet": "full-cem", "embed": "latent-dcem", "ppo": "latent-dcem-ppo"}
 """What controllers are called in the table, by experiment; those with a value have -value behind that."""
