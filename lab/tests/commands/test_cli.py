@@ -173,7 +173,7 @@ sys.exit(cli.main(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("report", 0),
+        ("report --results .", 0),
         ("train planet --help", 0),
         ("train planet", 2),
         ("eval cheetah-run", 2),
