@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -14,7 +13,7 @@ import gymnasium
 import imageio
 
 from dcem_lab.runs import facts
-from dcem_lab.runs.files import write_bytes
+from dcem_lab.runs.files import write_json
 from dcem_lab.suite.agents import Episode
 from dcem_lab.suite.evaluate import play
 from dcem_lab.suite.results import controller_of
@@ -47,7 +46,7 @@ def film(
         )  # fmt: skip
     what = {"task": trained.task, "experiment": trained.experiment, "controller": controller_of(trained)}
     about = {**what, **episode._asdict(), **facts.here()}
-    write_bytes(path.with_suffix(".json"), json.dumps(about, indent=1).encode() + b"\n")
+    write_json(path.with_suffix(".json"), about)
     return episode
 
 

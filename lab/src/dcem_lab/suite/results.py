@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcem_lab.runs import Kept, facts, read_records
-from dcem_lab.runs.files import write_bytes, write_csv
+from dcem_lab.runs.files import write_csv, write_json
 from dcem_lab.runs.folder import LOG
 
 if TYPE_CHECKING:  # the report reads this module without a simulator
@@ -125,8 +125,7 @@ def _put(table: Path, rows: list[list[str]], records: dict[str, Any]) -> None:
 
 def _write(table: Path, rows: list[list[str]], records: dict[str, Any]) -> None:
     write_csv(table, Row._fields, sorted(rows))
-    text = json.dumps(dict(sorted(records.items())), indent=1)
-    write_bytes(table.with_suffix(".json"), text.encode() + b"\n")
+    write_json(table.with_suffix(".json"), dict(sorted(records.items())))
 
 
 def _read_records(table: Path) -> dict[str, Any]:
