@@ -47,7 +47,11 @@ def main(arguments: Sequence[str]) -> int:
         return _drive_cartpole(given)
     trained = load_trained(given)
     if given.table is not None:
-        _check_table(given.table)
+        # Refuse a file that is something else before the episodes are played, not after.
+        from dcem_lab.suite.results import read_table
+
+        with blamed_on_usage(OSError, ValueError):
+            read_table(given.table)
     from dcem_lab.suite.evaluate import play, statistics, steps_to_play, write_episodes
 
     at_once = min(given.at_once or given.episodes, given.episodes)
@@ -90,16 +94,6 @@ def _edit_table(given: argparse.Namespace) -> int:
             rename(given.table, old, new)
     print(given.table)
     return DONE
-
-
-def _check_table(table: Path) -> None:
-    """Refuse a file that is something else before the episodes are played, not after."""
-    from dcem_lab.suite.results import read_table
-
-    try:
-        read_table(table)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--table: {error}") from error
 
 
 def _add_to_table(
