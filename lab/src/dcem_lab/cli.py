@@ -17,17 +17,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reproduce": ("reproduce", "train what the machine can, then write the report"),
     "train": ("train", "train an experiment, resume one, or sweep over settings"),
     "sweep-status": ("sweep_status", "show the progress and metrics of many runs"),
-    "eval": (
-        "evaluate",
-        "evaluate a trained controller: statistics, and a CSV of all episodes",
-    ),
+    "eval": ("evaluate", "evaluate a trained controller: statistics, and a CSV of all episodes"),
     "play": ("play", "record a video of a trained controller"),
     "ship": ("ship", "save the weights of a run under a name"),
     "export": ("export", "copy a run's training curve and record to lab/results/"),
-    "report": (
-        "report",
-        "write one HTML page with every figure and table next to the paper's",
-    ),
+    "report": ("report", "write one HTML page with every figure and table next to the paper's"),
     "bench": ("bench", "measure speed and memory compared with other packages"),
 }
 

@@ -6,6 +6,8 @@ import itertools
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -152,6 +154,41 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
     monkeypatch.setattr(experiments, "load", load)
     assert cli.main(["train", "planet"]) == 2
     assert "the module 'mujoco' is not installed; in a checkout, pip install" in capsys.readouterr().err
+
+
+BARE = """\
+import importlib.abc, sys
+class Nowhere(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"gymnasium", "mujoco", "dm_control", "matplotlib", "imageio", "PIL"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Nowhere())
+from dcem_lab import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+"""A process that has nothing of the lab's extras."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("report --results .", 0),
+        ("train planet --help", 0),
+        ("train planet", 2),
+        ("eval cheetah-run", 2),
+        ("eval cartpole-2 --episodes 1", 0),
+        ("play cheetah-run", 2),
+        ("play cartpole", 2),
+        ("ship runs/a b", 2),
+    ],
+)
+def test_without_the_extras_a_command_works_or_says_what_is_missing(words, code):
+    done = subprocess.run([sys.executable, "-c", BARE, *words.split()], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    said = done.stderr + done.stdout
+    assert (code == 0 and "--help" not in words) or re.search(r"the module '\w+' is not installed", said)
 
 
 # Help

@@ -184,7 +184,7 @@ def test_another_table_is_refused_before_anything_is_played(
     table.write_text(content)
     assert exit_code("eval", full, "--table", table) == exits.USAGE
     said = capsys.readouterr().err
-    assert f"--table: {table} must have the columns {', '.join(Row._fields)}, got {found}" in said
+    assert f"{table} must have the columns {', '.join(Row._fields)}, got {found}" in said
     assert table.read_text() == content
 
 

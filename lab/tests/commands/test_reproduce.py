@@ -64,12 +64,12 @@ def test_what_ships_for_the_control_suite_is_evaluated_once(tmp_path, monkeypatc
 
 def test_a_simulator_that_is_missing_is_no_failure(tmp_path, monkeypatch, capsys):
     def refuse(words):
-        raise exits.UsageError("the module 'mujoco' is not installed")
+        raise exits.MissingError("mujoco")
 
     monkeypatch.setattr(evaluate, "main", refuse)
     monkeypatch.setattr(pretrained, "available", lambda: ["cheetah-run"])
     reproduce._evaluate_suite(tmp_path)
-    assert "left out: the module 'mujoco' is not installed" in capsys.readouterr().out
+    assert "skipped: the module 'mujoco' is not installed" in capsys.readouterr().out
 
 
 def test_the_study_is_completed_once(tmp_path, monkeypatch):

@@ -8,9 +8,8 @@ import pytest
 import made_up
 from dcem_lab.report.sources import Sources
 from dcem_lab.suite import value_section
-from dcem_lab.suite.beside import read_peers
-from dcem_lab.suite.numbers import Evaluation, read_trainings
-from dcem_lab.suite.value_numbers import episode_rows, main_trainings, task_rows
+from dcem_lab.suite.beside import read_peers, task_rows
+from dcem_lab.suite.numbers import Evaluation, episode_rows, main_trainings, read_trainings
 
 
 @pytest.fixture

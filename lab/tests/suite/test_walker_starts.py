@@ -11,7 +11,7 @@ pytest.importorskip("dm_control")
 from dcem_lab.report.sources import read_rows
 from dcem_lab.suite import walker_starts
 from dcem_lab.suite.envs.dmc import make_env
-from dcem_lab.suite.starts import start_rows
+from dcem_lab.suite.walker_starts import start_rows
 
 EVALUATIONS = "task,controller,run,samples,iterations,episode_seed,total\n"
 

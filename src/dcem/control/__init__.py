@@ -10,17 +10,6 @@ from dcem.control.risk import CVaR
 from dcem.control.rollout import Model, rollout, sequence_constraint, sequence_cost
 
 __all__ = [
-    "MPC",
-    "CVaR",
-    "Decoder",
-    "Knots",
-    "Model",
-    "Plan",
-    "PolicyProposals",
-    "Trajectory",
-    "closed_loop",
-    "embedding_loss",
-    "rollout",
-    "sequence_constraint",
-    "sequence_cost",
-]
+    "MPC", "CVaR", "Decoder", "Knots", "Model", "Plan", "PolicyProposals", "Trajectory", "closed_loop",
+    "embedding_loss", "rollout", "sequence_constraint", "sequence_cost",
+]  # fmt: skip

@@ -21,11 +21,7 @@ class Trajectory(NamedTuple):
 
 @torch.no_grad()
 def closed_loop(
-    mpc: MPC,
-    state: Any,
-    steps: int,
-    system: Model | None = None,
-    generator: Generator | None = None,
+    mpc: MPC, state: Any, steps: int, system: Model | None = None, generator: Generator | None = None
 ) -> Trajectory:
     """Control a system for some steps from states (*B, s), warm-starting every plan.
 

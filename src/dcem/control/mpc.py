@@ -17,14 +17,7 @@ from dcem.control.action_box import action_bounds, action_size, as_vector
 from dcem.control.knots import Knots
 from dcem.control.proposals import PolicyProposals
 from dcem.control.risk import Risk, as_ensemble, as_risk, is_ensemble, members, weighed
-from dcem.control.rollout import (
-    Model,
-    as_model,
-    batch_of,
-    one_candidate,
-    sequence_constraint,
-    sequence_cost,
-)
+from dcem.control.rollout import Model, as_model, batch_of, one_candidate, sequence_constraint, sequence_cost
 from dcem.control.space import ActionSpace, LatentSpace
 from dcem.distributions.box import Bound
 from dcem.solvers import DCEM, Record, Solver

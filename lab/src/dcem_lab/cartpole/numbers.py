@@ -124,13 +124,6 @@ def closed_loop_trainings(results: Path) -> list[dict[str, str]]:
 # Curves and pictures
 
 
-def smoothed(x: np.ndarray, curve: np.ndarray, parts: int = 42) -> tuple[np.ndarray, np.ndarray]:
-    """Means over segments: single measurements are too noisy to see the trend."""
-    size = max(1, len(x) // parts)
-    whole = len(x) // size * size
-    return x[:whole].reshape(-1, size).mean(-1), curve[:, :whole].reshape(len(curve), -1, size).mean(-1)
-
-
 def read_surface(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """z1 (Z,), z2 (Z,) and the cost (Z, Z)."""
     columns = read_columns(path)

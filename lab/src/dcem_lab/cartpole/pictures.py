@@ -14,14 +14,7 @@ from torch import Generator, Tensor
 
 from dcem import MPC, Record
 from dcem.systems.cartpole import Cartpole
-from dcem_lab.cartpole.baselines import (
-    PAPER,
-    PCA,
-    STRONG,
-    expert_controller,
-    expert_plans,
-    grid_points,
-)
+from dcem_lab.cartpole.baselines import PAPER, PCA, STRONG, expert_controller, expert_plans, grid_points
 from dcem_lab.cartpole.scores import load_decoder
 from dcem_lab.cartpole.shipped import with_the_papers_search
 from dcem_lab.cartpole.train import HORIZON, Member, validation_states

@@ -11,23 +11,13 @@ from markupsafe import Markup
 
 from dcem_lab import paper
 from dcem_lab.cartpole import numbers
-from dcem_lab.cartpole.numbers import (
-    DIMS,
-    EXPERT,
-    STRONG,
-    TAUS,
-    Study,
-    Variant,
-    read_samples,
-    read_surface,
-    smoothed,
-)
+from dcem_lab.cartpole.numbers import DIMS, EXPERT, STRONG, TAUS, Study, Variant, read_samples, read_surface
 from dcem_lab.report.charts import Line, Mark, Rule, figure, lines, panel, place, rows
 from dcem_lab.report.claims import Claim, judge
 from dcem_lab.report.pictures import film, shades
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources, read_json
-from dcem_lab.report.statistics import interval
+from dcem_lab.report.statistics import binned, interval
 from dcem_lab.report.templates import part, render
 
 COMMAND = "dcem train cartpole-grid states_per_update=8 updates=12500"
@@ -216,7 +206,7 @@ def _convergence(study: Study) -> Markup:
             continue
         series = []
         for variant in found:
-            x, curve = smoothed(variant.states, variant.validation)
+            x, curve = binned(variant.states, variant.validation, bins=42)
             series.append(
                 Line(
                     f"τ = {variant.tau:g}", COLORS[variant.tau], x, curve.mean(0), curve.min(0), curve.max(0)

@@ -98,15 +98,9 @@ class Config(Training):
 
 
 SMALL: dict[str, object] = {
-    "updates": 6,
-    "validate_every": 3,
-    "validation_states": 4,
-    "n_samples": 20,
-    "n_elite": 4,
-    "n_iters": 3,
-    "hidden": (16, 16),
-    "compile": False,
-}
+    "updates": 6, "validate_every": 3, "validation_states": 4, "n_samples": 20, "n_elite": 4, "n_iters": 3,
+    "hidden": (16, 16), "compile": False,
+}  # fmt: skip
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": SMALL,
     "quick": {"updates": 200, "validate_every": 50, "compile": False},

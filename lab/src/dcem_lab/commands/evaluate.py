@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError, blamed_on_usage, missing
+from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError, blamed_on_usage, needs_extras
 from dcem_lab.commands.parser import Parser, not_negative, positive
 from dcem_lab.runs.progress import Progress
 
@@ -29,6 +29,7 @@ _EXAMPLES = """\
 """
 
 
+@needs_extras()
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem eval` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
@@ -46,7 +47,11 @@ def main(arguments: Sequence[str]) -> int:
         return _drive_cartpole(given)
     trained = load_trained(given)
     if given.table is not None:
-        _check_table(given.table)
+        # Refuse a file that is something else before the episodes are played, not after.
+        from dcem_lab.suite.results import read_table
+
+        with blamed_on_usage(OSError, ValueError):
+            read_table(given.table)
     from dcem_lab.suite.evaluate import play, statistics, steps_to_play, write_episodes
 
     at_once = min(given.at_once or given.episodes, given.episodes)
@@ -92,16 +97,6 @@ def _edit_table(given: argparse.Namespace) -> int:
             rename(given.table, old, new)
     print(given.table)
     return DONE
-
-
-def _check_table(table: Path) -> None:
-    """Refuse a file that is something else before the episodes are played, not after."""
-    from dcem_lab.suite.results import read_table
-
-    try:
-        read_table(table)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--table: {error}") from error
 
 
 def _add_to_table(
@@ -175,24 +170,19 @@ def check_cartpole_options(parser: Parser, given: argparse.Namespace, fit: set[s
 
 def is_cartpole(what: str) -> bool:
     """Does it name a decoder of the cartpole, whose system is a function and no environment?"""
-    try:
-        from dcem_lab.cartpole.shipped import is_one
-    except ModuleNotFoundError as error:
-        raise missing(error, "[plot,suite]") from error
+    from dcem_lab.cartpole.shipped import is_one
+
     return is_one(what)
 
 
 def load_trained(given: argparse.Namespace) -> Trained:
     """What `RUN_OR_NAME`, `--device` and the planner's options ask for."""
-    try:
-        import torch
+    import torch
 
-        from dcem_lab.suite.evaluate import load
-        from dcem_lab.suite.online import choose_device
-    except ModuleNotFoundError as error:
-        raise missing(error, "[plot,suite]") from error
     from dcem_lab.pretrained import PretrainedError
     from dcem_lab.runs import CheckpointError, RunError
+    from dcem_lab.suite.evaluate import load
+    from dcem_lab.suite.online import choose_device
 
     if given.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device must be cpu here: there is no CUDA device")

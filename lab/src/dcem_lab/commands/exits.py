@@ -28,8 +28,19 @@ def blamed_on_usage(*kinds: type[Exception]) -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def missing(error: ModuleNotFoundError, extras: str = "") -> UsageError:
-    """What to say where a module is not installed, and which extras of the lab have it."""
-    return UsageError(
-        f"the module {error.name!r} is not installed; in a checkout, pip install './lab{extras}' has it"
-    )
+class MissingError(UsageError):
+    """A module is not installed; the message says which extras of the lab have it."""
+
+    def __init__(self, module: str | None, extras: str = "[plot,suite]") -> None:
+        super().__init__(
+            f"the module {module!r} is not installed; in a checkout, pip install './lab{extras}' has it"
+        )
+
+
+@contextmanager
+def needs_extras() -> Iterator[None]:
+    """For a command whose modules may not be installed: what is missing becomes MissingError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingError(error.name) from error

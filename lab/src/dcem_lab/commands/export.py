@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,14 @@ from dcem_lab.commands.parser import Parser
 
 if TYPE_CHECKING:
     from dcem_lab.runs.export import Keep
+
+# Modules whose `keep` says what is kept of a run, if not its whole log. The suite's needs a simulator.
+_KEEPERS = {
+    "regression": "regression.experiment",
+    "cartpole-grid": "cartpole.grid",
+    "cartpole-baselines": "cartpole.baselines",
+    **dict.fromkeys(("agent", "planet", "embed", "ppo"), "suite.results"),
+}
 
 _EXAMPLES = """\
   dcem export runs/planet/best/seed0 --name cheetah-run-best
@@ -43,26 +52,11 @@ def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
 
 
 def _keeper(experiment: str) -> Keep:
-    """What knows which part of a run is kept; imported one by one, because the suite needs a simulator."""
-    if experiment == "regression":
-        from dcem_lab.regression import experiment as regression
-
-        return regression.keep
-    if experiment == "cartpole-grid":
-        from dcem_lab.cartpole import grid
-
-        return grid.keep
-    if experiment == "cartpole-baselines":
-        from dcem_lab.cartpole import baselines
-
-        return baselines.keep
-    if experiment in ("agent", "planet", "embed", "ppo"):
-        from dcem_lab.suite import results
-
-        return results.keep
     from dcem_lab.runs.export import whole_log
 
-    return whole_log
+    if experiment not in _KEEPERS:
+        return whole_log
+    return importlib.import_module(f"dcem_lab.{_KEEPERS[experiment]}").keep
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ from dcem_lab.commands.evaluate import (
     is_cartpole,
     load_trained,
 )
-from dcem_lab.commands.exits import DONE, FAILED, blamed_on_usage
+from dcem_lab.commands.exits import DONE, FAILED, blamed_on_usage, needs_extras
 from dcem_lab.commands.parser import Parser
 from dcem_lab.runs.progress import Progress
 
@@ -27,6 +27,7 @@ _EXAMPLES = """\
 """
 
 
+@needs_extras()
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem play` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
@@ -69,11 +70,7 @@ def _play_cartpole(given: argparse.Namespace) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        "play",
-        "Record a video of one episode of a trained controller.",
-        _EXAMPLES,
-    )
+    parser = Parser("play", "Record a video of one episode of a trained controller.", _EXAMPLES)
     add_common_options(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="video file (play.mp4 in the run folder)")
     parser.add_argument(

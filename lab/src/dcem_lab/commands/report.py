@@ -23,22 +23,12 @@ def main(arguments: Sequence[str]) -> int:
         folder = getattr(given, name)
         if folder is not None and not folder.is_dir():
             raise UsageError(f"--{name} must be a folder, but there is no {folder}")
-    path = write(given.out, given.results, given.checkout, given.quick)
-    print(f"the report: {path} ({path.stat().st_size / 1e6:.1f} MB)\nopen {path.resolve().as_uri()}")
-    return DONE
-
-
-def write(
-    out: Path,
-    results: Path = Path("lab", "results"),
-    checkout: Path = Path(),
-    quick: Path | None = None,
-) -> Path:
-    """Write the page and return where it is."""
     from dcem_lab import study
     from dcem_lab.report.sources import Sources
 
-    return study.write_page(out, Sources(results, checkout, quick))
+    path = study.write_page(given.out, Sources(given.results, given.checkout, given.quick))
+    print(f"the report: {path} ({path.stat().st_size / 1e6:.1f} MB)\nopen {path.resolve().as_uri()}")
+    return DONE
 
 
 def _parser() -> argparse.ArgumentParser:

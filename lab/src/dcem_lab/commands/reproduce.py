@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dcem_lab.commands import evaluate, export, play, report, train
-from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError
+from dcem_lab.commands import evaluate, export, play, train
+from dcem_lab.commands.exits import DONE, INTERRUPTED, MissingError
 from dcem_lab.commands.parser import Parser
 
 _EXAMPLES = """\
@@ -59,15 +59,18 @@ def main(arguments: Sequence[str]) -> int:
         if code != DONE:
             return code
         export.keep(folder, out / "results")
-    code = _finish_quick(out) if given.quick else _finish_study(out)
-    if code != DONE:
-        return code
-    page = _write_page(out, given.quick)
+    (_finish_quick if given.quick else _finish_study)(out)
+    from dcem_lab import study
+    from dcem_lab.report.sources import Sources
+
+    # Of a quick run: the committed study, where it is at hand, and the run itself.
+    results, quick = (Path("lab/results"), out) if given.quick else (out / "results", None)
+    page = study.write_page(out / "report.html", Sources(results, Path(), quick))
     print(f"the report, compared with the paper:\n  {page}\n  open {page.resolve().as_uri()}")
     return DONE
 
 
-def _finish_quick(out: Path) -> int:
+def _finish_quick(out: Path) -> None:
     """Evaluate and film what ships."""
     from dcem_lab.cartpole.study import score_shipped
 
@@ -77,17 +80,17 @@ def _finish_quick(out: Path) -> int:
         score_shipped(scores)
     _evaluate_suite(out / "results" / "dmc")
     film = out / "cartpole.mp4"
-    return DONE if film.exists() else play.main(["cartpole", "--output", str(film)])
+    if not film.exists():
+        _unless_missing(play.main, ["cartpole", "--output", str(film)])
 
 
-def _finish_study(out: Path) -> int:
+def _finish_study(out: Path) -> None:
     """Measure and draw what the trainings left, where it has not been done."""
     from dcem_lab.cartpole.study import complete
 
     print("cartpole: scores with new noise, surfaces, closed loop, video", flush=True)
     complete([out / "runs" / training.name for training in STUDY if training.experiment == "cartpole-grid"],
              out / "results")  # fmt: skip
-    return DONE
 
 
 def _evaluate_suite(folder: Path) -> None:
@@ -99,16 +102,15 @@ def _evaluate_suite(folder: Path) -> None:
         if name not in pretrained.available() or path.exists():
             continue
         print(f"one episode of {name}, with few samples per plan", flush=True)
-        try:
-            evaluate.main([name, *SMALL_PLANNER, "--csv", str(path)])
-        except UsageError as error:  # the simulator is not installed
-            print(f"skipped: {error}")
+        _unless_missing(evaluate.main, [name, *SMALL_PLANNER, "--csv", str(path)])
 
 
-def _write_page(out: Path, quick: bool) -> Path:
-    """Of a quick run: the committed study, where it is at hand, and the run itself."""
-    page = out / "report.html"
-    return report.write(page, quick=out) if quick else report.write(page, out / "results")
+def _unless_missing(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
+    """A command that may need a simulator, or Matplotlib, which are not installed."""
+    try:
+        command(words)
+    except MissingError as error:
+        print(f"skipped: {error}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcem_lab.commands.exits import DONE, UsageError, blamed_on_usage, missing
+from dcem_lab.commands.exits import DONE, UsageError, blamed_on_usage, needs_extras
 from dcem_lab.commands.parser import Parser
 
 _EXAMPLES = """\
@@ -16,17 +16,15 @@ _EXAMPLES = """\
 """
 
 
+@needs_extras()
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem ship` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
-    try:
-        from dcem_lab.cartpole import shipped
-        from dcem_lab.suite.results import CONTROLLERS
-        from dcem_lab.suite.trained import load
-    except ModuleNotFoundError as error:
-        raise missing(error, "[plot,suite]") from error
     from dcem_lab import pretrained
+    from dcem_lab.cartpole import shipped
     from dcem_lab.runs import CheckpointError, RunError, read_record
+    from dcem_lab.suite.results import CONTROLLERS
+    from dcem_lab.suite.trained import load
 
     wrong = (ValueError, LookupError, OSError, pretrained.PretrainedError, CheckpointError, RunError)
     with blamed_on_usage(*wrong):

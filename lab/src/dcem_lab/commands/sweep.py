@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, UsageError, missing
+from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, MissingError, UsageError
 from dcem_lab.commands.launchers import Launcher, Slurm
 from dcem_lab.commands.sweep_status import note_planned
 from dcem_lab.runs import RunError, read_record
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def sweep(job: Job, launcher: Launcher, configs: list[Any]) -> int:
     """Run every config through the launcher, list how they ended, and return the exit code."""
     if launcher.needs and find_spec(launcher.needs) is None:
-        raise missing(ModuleNotFoundError(name=launcher.needs), "[sweep]")
+        raise MissingError(launcher.needs, "[sweep]")
     root = (job.options.run_dir or Path("runs", job.experiment)).resolve()
     job = dataclasses.replace(job, options=dataclasses.replace(job.options, run_dir=root))
     if isinstance(launcher, Slurm):  # a job's time begins when the cluster starts it

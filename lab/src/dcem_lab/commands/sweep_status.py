@@ -14,8 +14,9 @@ from typing import Any
 
 from dcem_lab.commands.exits import DONE, UsageError
 from dcem_lab.commands.parser import Parser
+from dcem_lab.report.formats import duration
 from dcem_lab.runs import RunError, read_record, read_records
-from dcem_lab.runs.files import read_small, write_bytes
+from dcem_lab.runs.files import read_small, write_json
 from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.record import RECORD
 from dcem_lab.terminal import printable
@@ -61,7 +62,7 @@ def note_planned(root: Path, folders: Iterable[Path]) -> None:
     names = {str(folder.relative_to(root)) for folder in folders}
     path = root / PLANNED
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, json.dumps(sorted(names | set(_planned(root))), indent=1).encode() + b"\n")
+    write_json(path, sorted(names | set(_planned(root))))
 
 
 def runs_below(root: Path) -> list[str]:
@@ -124,20 +125,10 @@ def table(rows: Sequence[Status]) -> str:
 
 def _cells(row: Status) -> list[str]:
     progress = f"{row.step}/{row.steps} {row.step / row.steps:4.0%}" if row.steps else ""
-    seen = "" if row.seconds_ago is None else f"{_duration(row.seconds_ago)} ago"
-    left = "" if row.seconds_left is None else _duration(row.seconds_left)
+    seen = "" if row.seconds_ago is None else f"{duration(row.seconds_ago)} ago"
+    left = "" if row.seconds_left is None else duration(row.seconds_left)
     metrics = [f"{value:.4g}" for value in row.values] if row.values else ["", "", ""]
     return [printable(row.run), row.status, progress, left, seen, printable(row.metric), *metrics]
-
-
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(7), _duration(600), _duration(9000)
-    ('7 s', '10 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _whole(step: float) -> int:

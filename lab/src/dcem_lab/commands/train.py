@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dcem_lab import experiments
-from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, UsageError, blamed_on_usage, missing
+from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, MissingError, UsageError, blamed_on_usage
 from dcem_lab.commands.launchers import LAUNCHERS, Launcher, Slurm
 from dcem_lab.commands.overrides import read_config, read_options, read_sweep
 from dcem_lab.commands.parser import Parser
@@ -60,8 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     given = parser.parse_intermixed_args(arguments)
     if given.help:
-        name = given.experiment
-        print(settings_help(name, load_experiment(name)) if name else parser.format_help())
+        print(_help(parser, given.experiment))
         return DONE
     if given.experiment is None:
         raise UsageError(f"name an experiment: {', '.join(experiments.EXPERIMENTS)}")
@@ -81,6 +80,16 @@ def main(arguments: Sequence[str]) -> int:
     if given.multirun:
         return sweep(job, launcher, configs)
     return {"finished": DONE, "interrupted": INTERRUPTED, "failed": FAILED}[job.run(configs[0])]
+
+
+def _help(parser: argparse.ArgumentParser, experiment: str | None) -> str:
+    """For the command, or for an experiment as far as its module can be imported."""
+    if experiment is None:
+        return parser.format_help()
+    try:
+        return settings_help(experiment, load_experiment(experiment))
+    except MissingError as error:
+        return f"{parser.format_help()}\nsettings of {experiment}: {error}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +187,7 @@ def load_experiment(name: str) -> Any:
     except ModuleNotFoundError as error:
         if name.split(".")[0] == error.name:
             raise UsageError(f"there is no module {name!r} to train") from error
-        raise missing(error, "[plot,suite]") from error
+        raise MissingError(error.name) from error
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -48,8 +48,6 @@ class Variant:
     target: np.ndarray  # (P,)
     predictions: np.ndarray  # (S, I, P)
     gaps: np.ndarray  # (S, P), from the prediction to the nearest local minimum; NaN where there is none
-    surface_x: np.ndarray  # (X,)
-    surface_y: np.ndarray  # (Y,)
     surface: np.ndarray  # (S, Y, X)
 
     @property
@@ -82,26 +80,23 @@ def read_variant(folder: Path) -> Variant:
     """results/regression/<variant>/seed<k>/*.csv"""
     seeds = seeds_of(folder)
 
-    def tables(name: str) -> tuple[list[str], np.ndarray]:
-        """The columns, and the values (S, rows, columns)."""
-        read = [read_columns(seed / f"{name}.csv") for seed in seeds]
-        return list(read[0]), np.stack([np.stack(list(one.values()), axis=-1) for one in read])
+    def table(name: str) -> np.ndarray:
+        """(S, rows, columns)"""
+        read = (read_columns(seed / f"{name}.csv") for seed in seeds)
+        return np.stack([np.stack(list(one.values()), axis=-1) for one in read])
 
-    curve, minima, predictions = (tables(name)[1] for name in ("curve", "minima", "predictions"))
-    columns, surface = tables("energy")
+    curve, minima, predictions = map(table, ("curve", "minima", "predictions"))
     return Variant(
         name=folder.name,
         config=read_json(seeds[0] / "run.json")["config"],
         steps=curve[0, :, 0],
         curve=curve[:, :, 2],
-        errors=tables("iterations")[1][:, :, 1],
+        errors=table("iterations")[:, :, 1],
         x=predictions[0, :, 0],
         target=predictions[0, :, 1],
         predictions=predictions[:, :, 2:].swapaxes(1, 2),
         gaps=np.abs(minima[:, :, 2] - minima[:, :, 3]),
-        surface_x=np.array(columns[1:], float),
-        surface_y=surface[0, :, 0],
-        surface=surface[:, :, 1:],
+        surface=table("energy")[:, :, 1:],
     )
 
 
@@ -111,24 +106,18 @@ def read_variants(results: Path | str) -> list[Variant]:
     folders = [folder for folder in sorted(root.glob("*")) if seeds_of(folder)]
     if not folders:
         raise FileNotFoundError(f"{root} must have results such as dcem/seed0/curve.csv, found none")
-    known = list(LABELS)
-    return sorted(
-        map(read_variant, folders), key=lambda v: known.index(v.name) if v.name in known else len(known)
-    )
+    return sorted(map(read_variant, folders), key=lambda variant: place(variant.name))
+
+
+def place(name: str) -> int:
+    """Of a variant on the page; the last for one that is not part of the study."""
+    return [*LABELS, name].index(name)
 
 
 def shaded(surface: np.ndarray) -> np.ndarray:
     """An energy surface (Y, X), normalised for every x, on a log scale."""
     low, high = surface.min(0), surface.max(0)
     return np.log10(1e-3 + (surface - low) / np.maximum(high - low, 1e-12))
-
-
-def binned(steps: np.ndarray, curve: np.ndarray, bins: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Geometric means over segments of the curve: single measurements are too noisy to see the trend."""
-    size = max(1, len(steps) // bins)
-    whole = len(steps) // size * size
-    logs = np.log(np.maximum(curve[:, :whole], 1e-12)).reshape(len(curve), -1, size).mean(-1)
-    return steps[:whole].reshape(-1, size).mean(-1), np.exp(logs)
 
 
 # Numbers

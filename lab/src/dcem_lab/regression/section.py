@@ -11,14 +11,14 @@ from markupsafe import Markup
 
 from dcem_lab import paper
 from dcem_lab.regression import numbers as regression
-from dcem_lab.regression.numbers import Variant, binned
+from dcem_lab.regression.numbers import Variant
 from dcem_lab.report.charts import Line, figure, lines, panel, place
 from dcem_lab.report.claims import Claim, judge
 from dcem_lab.report.formats import scientific
 from dcem_lab.report.pictures import shades
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources, read_json, seeds_of
-from dcem_lab.report.statistics import log_interval
+from dcem_lab.report.statistics import binned, log_interval
 from dcem_lab.report.templates import part, render
 
 COMMAND = "dcem train regression preset=dcem"
@@ -144,7 +144,10 @@ def curves(variants: Sequence[Variant]) -> Markup:
         of = f", {name}" if name else ""
         banded = group is papers
         steps = Scale(0, float(max(variant.steps[-1] for variant in group)))
-        series = [line for v in group for line in _seeds(v, *binned(v.steps, v.curve), banded)]
+        series = []
+        for variant in group:
+            x, logs = binned(variant.steps, np.log(np.maximum(variant.curve, 1e-12)), bins=100)
+            series += _seeds(variant, x, np.exp(logs), banded)
         chart = lines("Training error", series, steps, _ERRORS, "updates", "MSE")
         training.append(panel(f"Training error{of}", chart, _legend(group)))
         most = max(variant.errors.shape[1] for variant in group)
@@ -173,9 +176,7 @@ def _legend(variants: Sequence[Variant]) -> list[tuple[str, str]]:
 
 def color_of(variant: Variant) -> str:
     """The class that the stylesheet colours."""
-    names = list(regression.LABELS)
-    known = names.index(variant.name) if variant.name in names else len(names)
-    return f"c{known % 8}"
+    return f"c{regression.place(variant.name) % 8}"
 
 
 # The figure with a slider

@@ -95,6 +95,13 @@ def optimality_gap(samples: np.ndarray, best: float) -> np.ndarray:
     return np.maximum(best - samples, 0).mean(-1)
 
 
+def binned(x: np.ndarray, curves: np.ndarray, bins: int) -> tuple[np.ndarray, ...]:
+    """Means over segments of x (C,) and curves (S, C): single measurements are too noisy to see a trend."""
+    size = max(1, len(x) // bins)
+    whole = len(x) // size * size
+    return tuple(part[..., :whole].reshape(*part.shape[:-1], -1, size).mean(-1) for part in (x, curves))
+
+
 class Humps(NamedTuple):
     """Two modes of samples with a valley between them: the size and the median of each."""
 

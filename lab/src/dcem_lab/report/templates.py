@@ -50,11 +50,7 @@ def _environment() -> Environment:
         "machine": formats.machine_of,
         "command": formats.public_command,
     }
-    made.policies["json.dumps_kwargs"] = {
-        "separators": (",", ":"),
-        "ensure_ascii": False,
-        "allow_nan": False,
-    }
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
     return made
 
 

@@ -11,18 +11,6 @@ from dcem_lab.runs.seeds import seed_everything
 from dcem_lab.runs.signals import Interrupted
 
 __all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "Checkpoints",
-    "Interrupted",
-    "Kept",
-    "Progress",
-    "Run",
-    "RunError",
-    "export_run",
-    "load_checkpoint",
-    "read_record",
-    "read_records",
-    "require",
-    "seed_everything",
-]
+    "Checkpoint", "CheckpointError", "Checkpoints", "Interrupted", "Kept", "Progress", "Run", "RunError",
+    "export_run", "load_checkpoint", "read_record", "read_records", "require", "seed_everything",
+]  # fmt: skip

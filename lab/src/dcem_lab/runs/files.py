@@ -42,6 +42,11 @@ def write_bytes(path: Path, content: bytes) -> None:
     replace_atomically(path, write)
 
 
+def write_json(path: Path, value: object) -> None:
+    """Replace `path` by JSON that a person can read, atomically."""
+    write_bytes(path, json.dumps(value, indent=1).encode() + b"\n")
+
+
 def write_csv(
     path: Path, columns: Sequence[str], rows: Iterable[Iterable[object]], digits: int | None = None
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dcem_lab.runs import facts
-from dcem_lab.runs.files import read_small, write_bytes
+from dcem_lab.runs.files import read_small, write_json
 from dcem_lab.terminal import FolderError
 
 RECORD = "run.json"
@@ -92,7 +92,7 @@ def _items(value: object) -> Iterable[object]:
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:
-    write_bytes(folder / RECORD, json.dumps(record, indent=1).encode() + b"\n")
+    write_json(folder / RECORD, record)
 
 
 def continued_record(folder: Path, config: dict[str, Any]) -> dict[str, Any]:

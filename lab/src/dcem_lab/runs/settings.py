@@ -52,9 +52,6 @@ class Range:
             and (self.below is None or value < self.below)
         )
 
-    def __str__(self) -> str:
-        return self.text()
-
 
 def setting(default: Any, **limits: Any) -> Any:
     """A field with a default and the limits of `Range`: ``lr: float = setting(1e-3, above=0)``."""

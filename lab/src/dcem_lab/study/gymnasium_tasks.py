@@ -9,10 +9,7 @@ from dcem_lab.report.sources import Sources, read_json
 from dcem_lab.suite.numbers import read_evaluations, read_trainings
 
 _CONTROLLERS = {"planet": "full-cem", "agent": "full-cem-value"}
-_KNOWN = {
-    "MountainCarContinuous-v0": "90 counts as solved",
-    "InvertedPendulum-v5": "1,000 is the maximum",
-}
+_KNOWN = {"MountainCarContinuous-v0": "90 counts as solved", "InvertedPendulum-v5": "1,000 is the maximum"}
 
 
 def rows(sources: Sources) -> Rows:

@@ -15,8 +15,7 @@ from dcem_lab.report.documents import NOT_MEASURED
 from dcem_lab.report.sources import Sources, read_json, rows_if_any
 from dcem_lab.study import optimisers, peers
 from dcem_lab.suite.beside import ranked, read_peers, returns_of
-from dcem_lab.suite.numbers import Evaluation, read_evaluations
-from dcem_lab.suite.value_numbers import main_trainings
+from dcem_lab.suite.numbers import Evaluation, main_trainings, read_evaluations
 
 _ROBOTS = {"cheetah-run": "Cheetah", "walker-walk": "Walker"}
 _CONTROLLER = "latent-dcem-ppo"

@@ -16,17 +16,20 @@ from dcem_lab.report.formats import duration
 from dcem_lab.report.sources import Sources, read_rows, rows_if_any
 from dcem_lab.study import gymnasium_tasks, headline, optimisers, peers
 from dcem_lab.study.speed import loop_rows
-from dcem_lab.suite import questions, realtime, starts, value_numbers
+from dcem_lab.suite import questions, realtime
 from dcem_lab.suite import section as suite_section
-from dcem_lab.suite.beside import aggregate_rows, read_peers
+from dcem_lab.suite.beside import aggregate_rows, read_peers, task_rows
 from dcem_lab.suite.numbers import (
     Training,
+    episode_rows,
     label_of,
+    main_trainings,
     planning_rows,
     read_evaluations,
     read_trainings,
     training_rows,
 )
+from dcem_lab.suite.walker_starts import start_rows
 
 
 def pages(checkout: Path) -> list[Path]:
@@ -106,7 +109,7 @@ def _evaluations(sources: Sources, others: bool = True) -> Rows:
 
 def _agents_overall(sources: Sources) -> Rows:
     """Interquartile means over all tasks."""
-    trainings = value_numbers.main_trainings(sources.results)
+    trainings = main_trainings(sources.results)
     return aggregate_rows(trainings, read_peers(sources.results)).get("interquartile mean", [])
 
 
@@ -220,11 +223,11 @@ TABLES: Tables = {
     "paper-preset": lambda sources: questions.preset_rows(sources.results),
     "embed-questions": lambda sources: questions.embed_rows(sources.results),
     "ppo-questions": lambda sources: questions.ppo_rows(sources.results),
-    "starts": lambda sources: starts.start_rows(sources.results),
+    "starts": lambda sources: start_rows(sources.results),
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
-    "agents": lambda sources: value_numbers.task_rows(sources.results),
+    "agents": lambda sources: task_rows(sources.results),
     "agents-overall": _agents_overall,
-    "agent-episodes": lambda sources: value_numbers.episode_rows(read_evaluations(sources.results, "agent")),
+    "agent-episodes": lambda sources: episode_rows(read_evaluations(sources.results, "agent")),
     "agent-questions": lambda sources: questions.agent_rows(sources.results),
     "gymnasium": gymnasium_tasks.rows,
     "loop": lambda sources: loop_rows(sources),

@@ -9,7 +9,7 @@ import numpy as np
 
 from dcem_lab.report.sources import read_json, rows_if_any
 from dcem_lab.report.statistics import interquartile_mean, optimality_gap, stratified
-from dcem_lab.suite.numbers import Training, evaluated, seed_of
+from dcem_lab.suite.numbers import Training, evaluated, main_trainings, seed_of
 
 STEPS = (*range(100_000, 600_001, 100_000), 1_000_000)
 OURS = "ours"
@@ -97,6 +97,28 @@ def ranked(task: str, at: int, peers: Peers) -> dict[str, float]:
         agent: float(tasks[task][at].mean()) for agent, tasks in peers.items() if at in tasks.get(task, {})
     }
     return dict(sorted(means.items(), key=lambda one: -one[1]))
+
+
+def task_rows(results: Path) -> Rows:
+    """Every task at our largest number of steps: our mean and seeds, then the means of published agents."""
+    peers = read_peers(results)
+    rows = []
+    for training in main_trainings(results):
+        returns = returns_of(training.curves)
+        if not returns:
+            continue
+        at = max(returns)
+        known = ranked(training.task, at, peers)
+        rows.append(
+            {
+                "task": training.task,
+                "environment steps": f"{at:,}",
+                "ours, mean of seeds": f"{returns[at].mean():.0f}",
+                "by seed": ", ".join(f"{one:.0f}" for one in returns[at]),
+                **{agent: f"{known[agent]:.0f}" if agent in known else "–" for agent in peers},
+            }
+        )
+    return rows
 
 
 def aggregate_rows(trainings: Sequence[Training], peers: Peers) -> dict[str, Rows]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -14,7 +13,7 @@ import gymnasium
 import imageio
 
 from dcem_lab.runs import facts
-from dcem_lab.runs.files import write_bytes
+from dcem_lab.runs.files import write_json
 from dcem_lab.suite.agents import Episode
 from dcem_lab.suite.evaluate import play
 from dcem_lab.suite.results import controller_of
@@ -45,13 +44,9 @@ def film(
             trained, 1, seed, n_envs=1, each_step=each_step,
             environment=lambda: _Filmed(environment(), writer.append_data),
         )  # fmt: skip
-    what = {
-        "task": trained.task,
-        "experiment": trained.experiment,
-        "controller": controller_of(trained),
-    }
+    what = {"task": trained.task, "experiment": trained.experiment, "controller": controller_of(trained)}
     about = {**what, **episode._asdict(), **facts.here()}
-    write_bytes(path.with_suffix(".json"), json.dumps(about, indent=1).encode() + b"\n")
+    write_json(path.with_suffix(".json"), about)
     return episode
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from dcem_lab import paper
 from dcem_lab.report.formats import duration, machine_of, number
 from dcem_lab.report.sources import read_columns, read_json, rows_if_any, seeds_of
-from dcem_lab.report.statistics import Interval, bootstrap
+from dcem_lab.report.statistics import Interval, bootstrap, failed, two_humps
 
 TASKS, CONTROLLERS = (tuple(dict.fromkeys(names)) for names in zip(*paper.DMC_RETURNS, strict=True))
 """Those that the paper has returns of."""
@@ -105,6 +105,12 @@ def read_trainings(root: Path) -> list[Training]:
     return found
 
 
+def main_trainings(results: Path) -> list[Training]:
+    """Of agents with a value: one per task, without runs that answer a question or continue others."""
+    found = read_trainings(results / "agent")
+    return [one for one in found if one.preset == DEFAULT and not (one.aside or one.goes_on)]
+
+
 def read_questions(results: Path) -> dict[str, Any]:
     """Lists of what was asked and which runs answer, and how controllers are called."""
     path = results / QUESTIONS
@@ -176,6 +182,35 @@ def read_evaluations(results: Path, folder: str = "dmc") -> list[Evaluation]:
         for key, runs in totals.items()
     ]
     return sorted(found, key=lambda e: (e.task, order.get(e.controller, len(order))))
+
+
+def episode_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
+    """Every run, with the returns of its episodes."""
+    return [
+        {
+            "task": one.task,
+            "controller": one.label,
+            "seed": seed_of(run),
+            "episodes": str(len(totals)),
+            "mean": f"{totals.mean():.0f}",
+            "median": f"{np.median(totals):.0f}",
+            "lowest": f"{totals.min():.0f}",
+            "failed": str(failed(totals).sum()),
+            "bimodal": str(two_humps(totals) or "no"),
+            "trajectories per plan": one.sampled,
+        }
+        for one in evaluations
+        for run, totals in one.runs.items()
+    ]
+
+
+def read_episodes(results: Path, folder: str) -> dict[tuple[str, str, str], dict[str, float]]:
+    """The returns of every task, controller and run, by the seed of the episode."""
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in rows_if_any(results / folder / "evaluations.csv"):
+        key = row["task"], row["controller"], row["run"]
+        found.setdefault(key, {})[row["episode_seed"]] = float(row["total"])
+    return found
 
 
 def seed_of(run: str) -> str:

@@ -91,18 +91,15 @@ class Config(LearningConfig):
 
 
 ENSEMBLE = RSSMConfig(
-    activation="gelu",
-    residual=True,
-    normalize=True,
-    predict_std=False,
-    sample=False,
-    loss="rmse",
-    reward_weight=2.0,
-    members=3,
-    pessimism=0.5,
-)
+    activation="gelu", residual=True, normalize=True, predict_std=False, sample=False, loss="rmse",
+    reward_weight=2.0, members=3, pessimism=0.5,
+)  # fmt: skip
 """A small ensemble with pessimistic planning: a planner exploits the errors of a single model."""
 
+_GYM_MODEL = RSSMConfig(
+    hidden=32, width=64, layers=1, activation="elu", residual=True, normalize=True, predict_std=False,
+    sample=False, loss="rmse", distance=8, scale_rewards=True,
+)  # fmt: skip
 _GYM_PLANNER = PlannerConfig(samples=64, elites=8, iterations=3, horizon=15)
 _TINY_PLANNER = PlannerConfig(samples=20, elites=4, iterations=2, horizon=4)
 
@@ -128,19 +125,7 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     # For Gymnasium's tasks of few dimensions: a small model in a small plan, on a CPU, rewards of any scale.
     "gym": {
-        "model": RSSMConfig(
-            hidden=32,
-            width=64,
-            layers=1,
-            activation="elu",
-            residual=True,
-            normalize=True,
-            predict_std=False,
-            sample=False,
-            loss="rmse",
-            distance=8,
-            scale_rewards=True,
-        ),
+        "model": _GYM_MODEL,
         "planner": _GYM_PLANNER,
         "evaluation": _GYM_PLANNER,
         "collecting": CollectingConfig(seed_steps=500, noise_from_zero=True, replay_steps=100_000),
@@ -154,10 +139,7 @@ PRESETS: dict[str, dict[str, object]] = {
         ),
     },
     # The paper's setting; where it is silent, what helps a single model (see the deviations page).
-    "paper": {
-        **_PAPER,
-        "model": RSSMConfig(normalize=True, std=0.01, sample=False, reward_weight=10.0),
-    },
+    "paper": {**_PAPER, "model": RSSMConfig(normalize=True, std=0.01, sample=False, reward_weight=10.0)},
     # The same with nothing chosen: raw observations, PlaNet's least deviation, samples in training.
     "paper-raw": _PAPER,
     "best": {

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dcem_lab.report.sources import read_columns, rows_if_any, seeds_of
+from dcem_lab.report.sources import read_columns, seeds_of
 from dcem_lab.report.statistics import bootstrap
 from dcem_lab.suite.beside import at_steps, returns_of
-from dcem_lab.suite.numbers import evaluated, read_questions
+from dcem_lab.suite.numbers import evaluated, read_episodes, read_questions
 
 PRESET = "paper-preset"
 _COMPARED = 200_000  # environment steps
@@ -109,9 +109,8 @@ def _answers(results: Path, what: str) -> Iterator[tuple[dict[str, str], dict[st
 def finetuned_rows(results: Path) -> Rows:
     """Phase 3's gain on episodes with the same starts, run by run."""
     totals: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows_if_any(results / "dmc" / "evaluations.csv"):
-        episodes = totals.setdefault((row["task"], row["controller"]), {})
-        episodes[row["episode_seed"]] = float(row["total"])
+    for (task, controller, _), episodes in read_episodes(results, "dmc").items():
+        totals.setdefault((task, controller), {}).update(episodes)
     rows = []
     for asked in read_questions(results).get("finetuned", []):
         first, last = (totals.get((asked["task"], asked[when]), {}) for when in ("before", "after"))

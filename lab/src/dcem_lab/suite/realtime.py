@@ -6,63 +6,39 @@ from pathlib import Path
 
 import numpy as np
 
-from dcem_lab.report.sources import read_rows
+from dcem_lab.report.sources import rows_if_any
+from dcem_lab.suite.numbers import read_episodes, seed_of
 
-Rows = list[dict[str, str]]
-_NAMES = {"": "as it ships", "bfloat16": "in bfloat16", "T4": "in bfloat16, 4 iterations"}
 NOT_PLAYED = "–"
+_NAMES = {"": "as it ships", "bfloat16": "in bfloat16", "T4": "in bfloat16, 4 iterations"}
 
 
-def decision_rows(results: Path) -> Rows:
+def decision_rows(results: Path) -> list[dict[str, str]]:
     """The time of a decision on a CPU, the mean return, and that of the same episodes by default."""
-    path = results / "realtime" / "decisions.csv"
-    if not path.exists():
-        return []
-    played = _returns(results, "realtime")
-    shipped = {**_returns(results, "dmc"), **_returns(results, "agent")}
-    rows: Rows = []
-    whole = ""
-    for row in read_rows(path):
-        whole = row["controller"] if row["weights"] != (rows[-1]["weights"] if rows else None) else whole
-        before = _of_seed(shipped, row["task"], whole, row["seed"])
-        now = (
-            before
-            if row["controller"] == whole
-            else played.get((row["task"], row["controller"], row["weights"]), {})
-        )
-        same = [before[seed] for seed in now if seed in before]
+    played = read_episodes(results, "realtime")
+    runs = read_episodes(results, "dmc") | read_episodes(results, "agent")
+    shipped = {(task, controller, seed_of(run)): totals for (task, controller, run), totals in runs.items()}
+    default: dict[str, str] = {}  # the controller of some weights that nothing was changed about: the first
+    rows = []
+    for row in rows_if_any(results / "realtime" / "decisions.csv"):
+        task, controller, weights = row["task"], row["controller"], row["weights"]
+        whole = default.setdefault(weights, controller)
+        before = shipped.get((task, whole, row["seed"]), {})
+        now = before if controller == whole else played.get((task, controller, weights), {})
         rows.append(
             {
-                "weights": row["weights"],
-                "plans": _NAMES.get(row["controller"].removeprefix(whole).strip("-"), "the policy alone"),
+                "weights": weights,
+                "plans": _NAMES.get(controller.removeprefix(whole).strip("-"), "the policy alone"),
                 "trajectories per decision": f"{int(row['trajectories']):,}",
                 "ms per decision": f"{float(row['busy_ms']):.1f}",
-                "without kernels": f"{float(row['plain_busy_ms']):.1f}"
-                if row["plain_busy_ms"]
-                else NOT_PLAYED,
-                "mean return": f"{np.mean(list(now.values())):.0f}" if now else NOT_PLAYED,
+                "without kernels": f"{float(row['plain_busy_ms'] or 'nan'):.1f}".replace("nan", NOT_PLAYED),
+                "mean return": _mean([*now.values()]),
                 "episodes": str(len(now)),
-                "the same episodes, as it ships": f"{np.mean(same):.0f}" if same else NOT_PLAYED,
+                "the same episodes, as it ships": _mean([before[seed] for seed in now if seed in before]),
             }
         )
     return rows
 
 
-def _returns(results: Path, folder: str) -> dict[tuple[str, str, str], dict[str, float]]:
-    """Of every task, controller and run, by the seed of the episode."""
-    path = results / folder / "evaluations.csv"
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
-    for row in read_rows(path) if path.exists() else ():
-        key = row["task"], row["controller"], row["run"]
-        found.setdefault(key, {})[row["episode_seed"]] = float(row["total"])
-    return found
-
-
-def _of_seed(
-    returns: dict[tuple[str, str, str], dict[str, float]], task: str, controller: str, seed: str
-) -> dict[str, float]:
-    """Those of the run with that seed, by its name."""
-    for (its_task, its_controller, run), totals in returns.items():
-        if (its_task, its_controller) == (task, controller) and run.endswith(f"/seed{seed}"):
-            return totals
-    return {}
+def _mean(returns: list[float]) -> str:
+    return f"{np.mean(returns):.0f}" if returns else NOT_PLAYED

@@ -8,13 +8,15 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcem_lab.runs import Kept, facts, read_records
-from dcem_lab.runs.files import write_bytes, write_csv
+from dcem_lab.runs.files import write_csv, write_json
 from dcem_lab.runs.folder import LOG
-from dcem_lab.suite.agents import Episode, PlannerConfig
-from dcem_lab.suite.trained import Trained
+
+if TYPE_CHECKING:  # the report reads this module without a simulator
+    from dcem_lab.suite.agents import Episode, PlannerConfig
+    from dcem_lab.suite.trained import Trained
 
 CONTROLLERS = {"agent": "full-cem", "planet": "full-cem", "embed": "latent-dcem", "ppo": "latent-dcem-ppo"}
 """What controllers are called in the table, by experiment; those with a value have -value behind that."""
@@ -27,10 +29,7 @@ _CURVE = {
     "eval/mean": "eval_mean",
     "eval/median": "eval_median",
 }
-_CURVE_OF = {
-    "agent": {**_CURVE, "value/value": "value"},
-    "embed": {**_CURVE, "decoder/cost": "decoder_cost"},
-}
+_CURVE_OF = {"agent": {**_CURVE, "value/value": "value"}, "embed": {**_CURVE, "decoder/cost": "decoder_cost"}}
 
 
 class Row(NamedTuple):
@@ -126,8 +125,7 @@ def _put(table: Path, rows: list[list[str]], records: dict[str, Any]) -> None:
 
 def _write(table: Path, rows: list[list[str]], records: dict[str, Any]) -> None:
     write_csv(table, Row._fields, sorted(rows))
-    text = json.dumps(dict(sorted(records.items())), indent=1)
-    write_bytes(table.with_suffix(".json"), text.encode() + b"\n")
+    write_json(table.with_suffix(".json"), dict(sorted(records.items())))
 
 
 def _read_records(table: Path) -> dict[str, Any]:

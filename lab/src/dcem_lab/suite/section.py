@@ -36,7 +36,7 @@ from dcem_lab.suite.numbers import (
     training_rows,
 )
 from dcem_lab.suite.questions import embed_rows, finetuned_rows, planet_rows, ppo_rows, preset_rows
-from dcem_lab.suite.starts import start_rows
+from dcem_lab.suite.walker_starts import start_rows
 
 # How each phase is run, and what its controller is called.
 PHASES = {

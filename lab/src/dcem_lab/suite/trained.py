@@ -117,12 +117,7 @@ class Trained:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "pieces": self.description,
-            "score": self.score,
-            "best": self._best,
-            "last": self._weights(),
-        }
+        return {"pieces": self.description, "score": self.score, "best": self._best, "last": self._weights()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`. The learners restore the weights themselves."""

@@ -27,6 +27,7 @@ from dcem_lab.suite.numbers import (
     DEFAULT,
     Evaluation,
     Training,
+    episode_rows,
     evaluated,
     read_evaluations,
     read_trainings,
@@ -36,7 +37,6 @@ from dcem_lab.suite.numbers import (
 from dcem_lab.suite.questions import agent_rows
 from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 from dcem_lab.suite.section import named, with_code, works_or_fails
-from dcem_lab.suite.value_numbers import episode_rows
 
 CONTROLLER = f"{CONTROLLER_OF['agent']}-value"
 COMMAND = "dcem train agent task=cheetah-run preset=best"
@@ -145,12 +145,7 @@ def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
             x, y = np.array([*points], float), np.array([*points.values()])
             others.append(Line(agent, colors[agent], x, y, thin=True))
         chart = lines(
-            f"Returns on {task}",
-            [*others, *ours],
-            Scale(0, most),
-            _RETURNS,
-            "environment steps",
-            "return",
+            f"Returns on {task}", [*others, *ours], Scale(0, most), _RETURNS, "environment steps", "return"
         )
         panels.append(panel(task, chart, [(line.color, line.label) for line in (*ours, *others)]))
     caption = (

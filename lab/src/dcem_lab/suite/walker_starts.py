@@ -1,9 +1,8 @@
-"""How the walker's torso is turned when its evaluation episodes begin, as a CSV.
+"""How the walker's torso is turned when evaluation episodes begin, and from which starts it never gets up.
 
     python -m dcem_lab.suite.walker_starts
 
-An episode begins with a fall, in a pose drawn at random. `dcem_lab.suite.starts` holds the angles
-against the returns.
+writes the angles as a CSV. An episode begins with a fall, in a pose drawn at random.
 """
 
 from __future__ import annotations
@@ -16,17 +15,22 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dcem_lab.report.sources import rows_if_any
 from dcem_lab.runs import facts
 from dcem_lab.runs.files import write_csv
 from dcem_lab.runs.record import write_record
-from dcem_lab.suite.envs.dmc import make_env
 from dcem_lab.suite.results import read_table
 
 TASK = "walker-walk"
+DOWN = 250  # below this return, the walker has not walked
+POSES = {"on its back": -90, "leaning back": 0, "leaning forwards": 90, "on its face": 180}
+"""At the start, and the most that the torso is turned there, in degrees."""
 
 
 def angles(seeds: Iterable[int]) -> Iterator[float]:
     """Of the torso, in degrees, from −180 to 180: 0 is upright, forwards positive."""
+    from dcem_lab.suite.envs.dmc import make_env  # not to read what was written
+
     with closing(make_env(TASK)) as env:
         for seed in seeds:
             cosine, sine = env.reset(seed=seed)[0][:2]
@@ -51,6 +55,30 @@ def write(results: Path) -> Path:
     }
     write_record(folder, record)
     return folder
+
+
+def start_rows(results: Path) -> list[dict[str, str]]:
+    """Episodes in which latent controllers, and full CEM on their model, stay down, by initial pose."""
+    starts = rows_if_any(results / "dmc" / "starts" / f"{TASK}.csv")
+    pose = {row["episode_seed"]: _pose(float(row["angle"])) for row in starts}
+    down: dict[str, list[tuple[str, bool]]] = {}
+    for row in rows_if_any(results / "dmc" / "evaluations.csv"):
+        start = pose.get(row["episode_seed"])
+        if row["task"] == TASK and "latent" in row["controller"] and start is not None:
+            down.setdefault(row["controller"], []).append((start, float(row["total"]) < DOWN))
+    return [
+        {"controller": controller, "stay down": _share([stays for _, stays in episodes])}
+        | {name: _share([stays for start, stays in episodes if start == name]) for name in POSES}
+        for controller, episodes in down.items()
+    ]
+
+
+def _pose(angle: float) -> str:
+    return next(name for name, most in POSES.items() if angle <= most)
+
+
+def _share(stays: list[bool]) -> str:
+    return f"{sum(stays)} of {len(stays)}"
 
 
 def main() -> None:

@@ -46,12 +46,7 @@ class Fit(ABC):
     """In front of the names of its metrics."""
 
     def __init__(
-        self,
-        network: nn.Module,
-        config: Any,
-        generator: Generator,
-        eps: float = 1e-8,
-        update_every: int = 1,
+        self, network: nn.Module, config: Any, generator: Generator, eps: float = 1e-8, update_every: int = 1
     ) -> None:
         self.generator, self.updates_per_step, self._due = generator, config.updates_per_step, 0.0
         self._update_every, self._waited = update_every, 0

@@ -13,25 +13,7 @@ from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.agents.value_learner import ValueConfig, ValueLearner
 
 __all__ = [
-    "AgentConfig",
-    "Beginning",
-    "CollectingConfig",
-    "Collector",
-    "Controller",
-    "DecoderConfig",
-    "DecoderLearner",
-    "Episode",
-    "LearningConfig",
-    "ModelLearner",
-    "Offline",
-    "PlanConfig",
-    "PlanLearner",
-    "Planet",
-    "Planner",
-    "PlannerConfig",
-    "Value",
-    "ValueConfig",
-    "ValueLearner",
-    "build",
-    "build_offline",
-]
+    "AgentConfig", "Beginning", "CollectingConfig", "Collector", "Controller", "DecoderConfig",
+    "DecoderLearner", "Episode", "LearningConfig", "ModelLearner", "Offline", "PlanConfig", "PlanLearner",
+    "Planet", "Planner", "PlannerConfig", "Value", "ValueConfig", "ValueLearner", "build", "build_offline",
+]  # fmt: skip

@@ -66,12 +66,7 @@ class Collector:
     """
 
     def __init__(
-        self,
-        envs: ParallelEnv,
-        model: RSSM,
-        replay: ReplayBuffer,
-        noise: Tensor,
-        generator: Generator,
+        self, envs: ParallelEnv, model: RSSM, replay: ReplayBuffer, noise: Tensor, generator: Generator
     ) -> None:
         self.envs, self.model, self.replay = envs, model, replay
         self._noise, self._generator = noise.unsqueeze(-1), generator

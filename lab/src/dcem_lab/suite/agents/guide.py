@@ -48,11 +48,7 @@ class Guide(nn.Module):
     """
 
     def __init__(
-        self,
-        value: Value,
-        model: RSSM,
-        pessimism: float,
-        judge: Callable[[Tensor], Tensor] | None = None,
+        self, value: Value, model: RSSM, pessimism: float, judge: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         super().__init__()
         self.value, self.model, self.pessimism, self._judge = value, model, pessimism, judge

@@ -141,15 +141,9 @@ class PlannerConfig(Settings):
 
 
 GUIDED = PlannerConfig(
-    samples=128,
-    elites=20,
-    iterations=6,
-    horizon=6,
-    dtype="float16",
-    temperature=0.17,
-    least_sigma=0.05,
+    samples=128, elites=20, iterations=6, horizon=6, dtype="float16", temperature=0.17, least_sigma=0.05,
     policy_plans=24,
-)
+)  # fmt: skip
 """How an agent with a value plans, by default: 912 trajectories."""
 
 

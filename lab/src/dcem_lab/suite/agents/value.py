@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from dcem_lab.suite.agents.normed_mlp import NormedMLP
 from dcem_lab.suite.agents.two_hot import TwoHot
+from dcem_lab.suite.rssm.nets import EnsembleMLP
 
 KINDS = ("scalar", "two-hot")
 
@@ -64,7 +64,7 @@ class Value(nn.Module):
         hidden = [width, width]
         self.actor = Actor(features, action_dim, hidden, generator)
         outputs = 1 if self.bins is None else bins
-        self.critics = NormedMLP([features + action_dim, *hidden, outputs], critics, generator)
+        self.critics = EnsembleMLP([features + action_dim, *hidden, outputs], None, critics, generator)
         if self.bins is not None:  # equal logits: the initial values are zero
             nn.init.zeros_(self.critics.weights[-1])
             nn.init.zeros_(self.critics.biases[-1])
@@ -97,7 +97,7 @@ class Actor(nn.Module):
         self, features: int, action_dim: int, hidden: list[int], generator: Generator | None = None
     ) -> None:
         super().__init__()
-        self.net = NormedMLP([features, *hidden, action_dim], 1, generator)
+        self.net = EnsembleMLP([features, *hidden, action_dim], None, 1, generator)
 
     def raw(self, x: Tensor) -> Tensor:
         """(..., X) → (..., m), before the tanh."""

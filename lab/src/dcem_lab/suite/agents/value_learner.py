@@ -72,16 +72,7 @@ class ValueConfig(Settings):
         average: decay of the moving average used for targets and planning.
     """
 
-    NETWORK: ClassVar = (
-        "critics",
-        "width",
-        "gamma",
-        "reward_scale",
-        "values",
-        "bins",
-        "span",
-        "symlog",
-    )
+    NETWORK: ClassVar = ("critics", "width", "gamma", "reward_scale", "values", "bins", "span", "symlog")
     """What of it the networks are made of."""
 
     critics: int = setting(5, least=2)

@@ -137,12 +137,7 @@ class RemoteWorker:
     """Runs a group in another process: ``start`` sends a command, ``finish`` waits for its result."""
 
     def __init__(
-        self,
-        context: ForkServerContext,
-        factory: Factory,
-        rows: range,
-        arrays: Arrays,
-        memory: Memory,
+        self, context: ForkServerContext, factory: Factory, rows: range, arrays: Arrays, memory: Memory
     ) -> None:
         self._rows = rows
         self._pipe, theirs = context.Pipe()

@@ -46,9 +46,15 @@ def _uniform(shape: Sequence[int], bound: float, generator: torch.Generator | No
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound, generator=generator))
 
 
+def _normed(x: Tensor) -> Tensor:
+    """silu(LayerNorm(x)), without gains."""
+    return F.silu(F.layer_norm(x, x.shape[-1:]))
+
+
 class EnsembleMLP(nn.Module):
     """M fully connected networks: sizes[0] → sizes[1] → … → sizes[-1], activated between the layers.
 
+    Without an ``activation``, silu(LayerNorm(·)) is between them: critics and actors are like that.
     ``weights[i]``: (M, sizes[i], sizes[i+1]); ``biases[i]``: (M, sizes[i+1]), both uniform in ±1/√fan_in.
 
     >>> net = EnsembleMLP([3, 16, 2], "relu", members=4)
@@ -59,23 +65,25 @@ class EnsembleMLP(nn.Module):
     def __init__(
         self,
         sizes: Sequence[int],
-        activation: str,
+        activation: str | None,
         members: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
+        if activation is not None and activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
         self.activation = activation
+        self.activate = _normed if activation is None else ACTIVATIONS[activation].apply
         layers = list(pairwise(sizes))
         self.weights = nn.ParameterList(_uniform((members, i, o), i**-0.5, generator) for i, o in layers)
         self.biases = nn.ParameterList(_uniform((members, o), i**-0.5, generator) for i, o in layers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(M, N, sizes[0]) → (M, N, sizes[-1])."""
-        activate = ACTIVATIONS[self.activation].apply
+    def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
+        """(M, N, sizes[0]) → (M, N, sizes[-1]). With ``frozen``, the weights get no gradient."""
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias.unsqueeze(1), x if i == 0 else activate(x), weight)
+            if frozen:
+                weight, bias = weight.detach(), bias.detach()
+            x = torch.baddbmm(bias.unsqueeze(1), self.activate(x) if i else x, weight)
         return x
 
 

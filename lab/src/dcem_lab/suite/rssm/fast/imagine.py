@@ -27,7 +27,7 @@ from dcem_lab.suite.rssm.fast.engine import (
     last_states,
     total_cost,
 )
-from dcem_lab.suite.rssm.fast.unroll import kernels_between_products, weight_gradient
+from dcem_lab.suite.rssm.fast.unroll import inner_layers, kernels_between_products, weight_gradient
 from dcem_lab.suite.rssm.model import RSSM
 from dcem_lab.suite.rssm.nets import ACTIVATIONS
 
@@ -160,9 +160,9 @@ class StepByStep:
             prepared = do.prepare(gates, here[..., H:], weights.inputs, weights.gates)
             h, x = following[..., :H], following[..., H:S]
             do.advance(gates, prepared, here[..., :H], weights.hidden, weights.gates, out=h)
-            out = _network(h, weights.observation, model.observation_head.activation)[..., :X]
+            out = _network(h, weights.observation, model.config.activation)[..., :X]
             x.copy_(here[..., H:S] + out if model.config.residual else out)
-        rewards = _network(rows[:, 1:].flatten(1, 2), weights.reward, model.reward_head.activation)
+        rewards = _network(rows[:, 1:].flatten(1, 2), weights.reward, model.config.activation)
         return rows, rewards.view(members, T, R)
 
 
@@ -186,8 +186,8 @@ class _Imagined(Function):
         rows, rewards = engine.imagine(state, actions)
         logits = rewards[:, :0]
         if model.termination_head is not None:
-            network, activation = engine.weights().termination, model.termination_head.activation
-            logits = _network(rows[:, 1:].flatten(1, 2), network, activation).view_as(rewards)
+            network = engine.weights().termination
+            logits = _network(rows[:, 1:].flatten(1, 2), network, model.config.activation).view_as(rewards)
         ctx.model, ctx.engine, ctx.shape = model, engine, actions.shape
         ctx.save_for_backward(rows, *learned)  # these, so that a change to them in between is noticed
         n = actions.shape[0] * actions.shape[1]
@@ -241,9 +241,9 @@ def _through_head(
 
     Those of what the head says, ``grad`` (M, T, R), are divided by ``size`` (R,); so are those of the rows.
     """
-    activation = model.reward_head.activation
+    activation = model.config.activation
     layers = [rows[:, 1:].flatten(1, 2)]
-    befores = _befores(layers, head, activation)
+    befores = inner_layers(layers, head, activation)
     layer = grad.flatten(1).unsqueeze(-1).to(rows.dtype)
     to_rows, to_head = torch.empty_like(rows), list[Tensor | None]()
     to_rows[:, 0] = 0
@@ -272,7 +272,7 @@ def _through_steps(model: RSSM, weights: Weights, rows: Tensor, grad: Tensor) ->
     """Adds to the gradients of the rows (M, T + 1, R, H + P) what comes to them from later ones; [:, :T]."""
     do = kernels_between_products(rows)
     (H, X), T = (weights.hidden.shape[1], model.features), rows.shape[1] - 1
-    backward = ACTIVATIONS[model.observation_head.activation].backward
+    backward = ACTIVATIONS[model.config.activation].backward
     # All of [h, x, u] gets its gradient from all gates in one product: h feeds the first three of them.
     to_rows = rows.new_zeros(len(rows), 4 * H, rows.shape[-1])
     to_rows[:, : 3 * H, :H] = weights.hidden.mT
@@ -306,18 +306,7 @@ def _inside(model: RSSM, weights: Weights, rows: Tensor) -> tuple[Tensor, Tensor
     gates = rows.new_empty(members, steps[0] * R, 4 * H)
     prepared = do.prepare(gates, inputs, weights.inputs, weights.gates)
     do.advance(gates, prepared, hidden, weights.hidden, weights.gates, out=torch.empty_like(hidden))
-    befores = _befores([after], weights.observation, model.observation_head.activation)
+    befores = inner_layers([after], weights.observation, model.config.activation)
     found = gates, do.slopes(gates, hidden), *befores
     gates, slopes, *befores = (x.unflatten(1, steps) for x in found)
     return gates, slopes, befores
-
-
-def _befores(layers: list[Tensor], network: list[tuple[Tensor, Tensor]], activation: str) -> list[Tensor]:
-    """Pre-activations of all layers but the last; what they become is appended to ``layers``, the input."""
-    do, befores = kernels_between_products(layers[0]), []
-    for weight, bias in network[:-1]:
-        before, after = layers[0].new_empty(2, *layers[0].shape[:2], weight.shape[-1])
-        do.layer(layers[-1], weight, bias, activation, before, after)
-        layers.append(after)
-        befores.append(before)
-    return befores

@@ -1,6 +1,6 @@
 // Rolls out a world model, and judges where plans end, on the CPU: see `rollout_native.py`, which builds this
 // file and calls it. A thread takes some trajectories of one member through all steps, with everything but
-// the weights in its own cache. The formulas are those of `rssm/model.py` and `agents/normed_mlp.py`.
+// the weights in its own cache. The formulas are those of `rssm/model.py` and `rssm/nets.py`.
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +11,9 @@
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
+#define HAS_BFLOAT16 1
+#else
+#define HAS_BFLOAT16 0
 #endif
 
 namespace {
@@ -72,7 +75,7 @@ inline Vector gelu(Vector x) {
 inline Vector relu(Vector x) { return x < 0.0f ? Vector{} : x; }
 inline Vector elu(Vector x) { return x > 0.0f ? x : exponential(x) - 1.0f; }
 
-enum Function : int { kNone, kRelu, kElu, kGelu };
+enum Function : int { kNone, kRelu, kElu, kGelu, kNormed };
 
 inline Vector activated(Vector x, Function f) {
   return f == kGelu ? gelu(x) : f == kRelu ? relu(x) : f == kElu ? elu(x) : x;
@@ -100,7 +103,7 @@ inline void product(int64_t inputs, const float* x, int64_t stride, const float*
 template <int rows, int columns>
 inline void product(int64_t inputs, const Pair* x, int64_t stride, const Pair* weight,
                     Vector (&sums)[rows][columns]) {
-#if defined(__AVX512BF16__)
+#if HAS_BFLOAT16
   for (int64_t i = 0; i < inputs; i++, weight += kPanel) {
     __m512i w[columns];
 #pragma GCC unroll 3
@@ -152,22 +155,22 @@ void some(int64_t n, int64_t inputs, int64_t outputs, const W* x, int64_t stride
   }
 }
 
-// Numbers as a product reads them: as they are, or rounded to bfloat16, in pairs.
+// Numbers as a product reads them: as they are, or rounded to bfloat16, in pairs. And room for those between
+// the layers of a network.
 struct Rows {
-  const float* as_floats = nullptr;
-  int64_t float_stride = 0;
+  std::vector<float> between[2];
   std::vector<Pair> pairs;
   int64_t pair_stride = 0;
 
   void take(int64_t n, int64_t inputs, const float* x, int64_t stride, bool in_pairs) {
-    as_floats = x, float_stride = stride, pair_stride = (inputs + 1) / 2;
+    pair_stride = (inputs + 1) / 2;
     if (!in_pairs) return;
     pairs.resize(std::max<std::size_t>(pairs.size(), n * pair_stride));
     for (int64_t r = 0; r < n; r++) round(inputs, x + r * stride, pairs.data() + r * pair_stride);
   }
 
   static void round(int64_t inputs, const float* from, Pair* to) {  // to the nearest, ties to even
-#if defined(__AVX512BF16__)
+#if HAS_BFLOAT16
     for (int64_t i = 0; i < inputs; i += kLanes) {
       const int64_t left = std::min<int64_t>(kLanes, inputs - i);
       const __mmask16 used = (1u << left) - 1;
@@ -208,19 +211,6 @@ struct Layer {
   }
 };
 
-// Layers one after the other, all but the last activated.
-void network(const Layer* layers, int64_t count, int64_t member, int64_t n, const float* x, int64_t stride,
-             Function f, float* out, int64_t out_stride, std::vector<float> (&between)[2], Rows& rows) {
-  for (int64_t i = 0; i < count; i++) {
-    const bool last = i + 1 == count;
-    const int64_t width = last ? out_stride : layers[i].outputs;
-    if (!last) between[i % 2].resize(std::max<std::size_t>(between[i % 2].size(), n * width));
-    float* to = last ? out : between[i % 2].data();
-    layers[i].run(member, n, x, stride, last ? kNone : f, to, width, rows);
-    x = to, stride = width;
-  }
-}
-
 // silu(LayerNorm(x)) in place.
 void normalize(int64_t n, int64_t width, float* x) {
   for (int64_t r = 0; r < n; r++, x += width) {
@@ -243,16 +233,17 @@ void normalize(int64_t n, int64_t width, float* x) {
   }
 }
 
-void normed_network(const Layer* layers, int64_t count, int64_t member, int64_t n, const float* x,
-                    int64_t stride, float* out, int64_t out_stride, std::vector<float> (&between)[2],
-                    Rows& rows) {
+// Layers one after the other, all but the last activated or normalised.
+void network(const Layer* layers, int64_t count, int64_t member, int64_t n, const float* x, int64_t stride,
+             Function f, float* out, int64_t out_stride, Rows& rows) {
   for (int64_t i = 0; i < count; i++) {
     const bool last = i + 1 == count;
     const int64_t width = last ? out_stride : layers[i].outputs;
-    if (!last) between[i % 2].resize(std::max<std::size_t>(between[i % 2].size(), n * width));
-    float* to = last ? out : between[i % 2].data();
-    layers[i].run(member, n, x, stride, kNone, to, width, rows);
-    if (!last) normalize(n, width, to);
+    std::vector<float>& here = rows.between[i % 2];
+    if (!last) here.resize(std::max<std::size_t>(here.size(), n * width));
+    float* to = last ? out : here.data();
+    layers[i].run(member, n, x, stride, last || f == kNormed ? kNone : f, to, width, rows);
+    if (!last && f == kNormed) normalize(n, width, to);
     x = to, stride = width;
   }
 }
@@ -276,13 +267,7 @@ extern "C" {
 
 int lanes_in_panel() { return kPanel; }
 
-int has_bfloat16() {
-#if defined(__AVX512BF16__)
-  return 1;
-#else
-  return 0;
-#endif
-}
+int has_bfloat16() { return HAS_BFLOAT16; }
 
 // layers: gates [h, x, u] → r, z; new_h; new_i [x, u] →; the observation head's; the reward head's [h, x] →.
 // state (E, M, H + X), actions (E · N, T, U) → rewards (M, T, E · N) and ends (E · N, M, H + X).
@@ -299,7 +284,7 @@ void rollout(const Layer* layers, int64_t observation, int64_t reward, int64_t M
   {
     Rows rows;
     std::vector<float> here(size * all_inputs), gate(size * 2 * H), h_part(size * H), i_part(size * H);
-    std::vector<float> out(size * std::max<int64_t>(X, 1)), earned(size), between[2];
+    std::vector<float> out(size * std::max<int64_t>(X, 1)), earned(size);
 #pragma omp for schedule(dynamic, 1) collapse(2)
     for (int64_t m = 0; m < M; m++)
       for (int64_t block = 0; block < blocks; block++) {
@@ -322,14 +307,13 @@ void rollout(const Layer* layers, int64_t observation, int64_t reward, int64_t M
               store(h + i, fresh + update * (load(h + i, w) - fresh), w);
             });
           }
-          network(heads, observation, m, n, here.data(), all_inputs, f, out.data(), X, between, rows);
+          network(heads, observation, m, n, here.data(), all_inputs, f, out.data(), X, rows);
           for (int64_t r = 0; r < n; r++)
             for (int64_t i = 0; i < X; i++) {
               float& x = here[r * all_inputs + H + i];
               x = residual ? x + out[r * X + i] : out[r * X + i];
             }
-          network(heads + observation, reward, m, n, here.data(), all_inputs, f, earned.data(), 1, between,
-                  rows);
+          network(heads + observation, reward, m, n, here.data(), all_inputs, f, earned.data(), 1, rows);
           std::memcpy(rewards + (m * T + t) * R + first, earned.data(), sizeof(float) * n);
         }
         for (int64_t r = 0; r < n; r++)
@@ -345,17 +329,17 @@ void judge(const Layer* layers, int64_t actor, int64_t critic, int64_t K, int64_
 #pragma omp parallel num_threads(threads)
   {
     Rows rows;
-    std::vector<float> here(kBlock * inputs), action(kBlock * U), q(kBlock), between[2];
+    std::vector<float> here(kBlock * inputs), action(kBlock * U), q(kBlock);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t block = 0; block < blocks; block++) {
       const int64_t first = block * kBlock, n = std::min(kBlock, R - first);
-      normed_network(layers, actor, 0, n, x + first * X, X, action.data(), U, between, rows);
+      network(layers, actor, 0, n, x + first * X, X, kNormed, action.data(), U, rows);
       for (int64_t r = 0; r < n; r++) {
         std::memcpy(&here[r * inputs], x + (first + r) * X, sizeof(float) * X);
         for (int64_t i = 0; i < U; i++) here[r * inputs + X + i] = std::tanh(action[r * U + i]);
       }
       for (int64_t k = 0; k < K; k++) {
-        normed_network(layers + actor, critic, k, n, here.data(), inputs, q.data(), 1, between, rows);
+        network(layers + actor, critic, k, n, here.data(), inputs, kNormed, q.data(), 1, rows);
         for (int64_t r = 0; r < n; r++) said[(first + r) * K + k] = q[r];
       }
     }

@@ -163,12 +163,7 @@ def _send(pointer, value, mask, counter_ptr):
 @triton.jit
 def _count(counter_ptr):
     return tl.inline_asm_elementwise(
-        "ld.acquire.gpu.global.u32 $0, [$1];",
-        "=r,l",
-        [counter_ptr],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
+        "ld.acquire.gpu.global.u32 $0, [$1];", "=r,l", [counter_ptr], dtype=tl.int32, is_pure=False, pack=1
     )
 
 

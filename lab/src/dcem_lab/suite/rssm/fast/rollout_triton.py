@@ -13,12 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dcem import capture
-from dcem_lab.suite.rssm.fast.engine import (
-    TerminalCost,
-    Weights,
-    check_sequences,
-    last_states,
-)
+from dcem_lab.suite.rssm.fast.engine import TerminalCost, Weights, check_sequences, last_states
 from dcem_lab.suite.rssm.fast.rollout_kernels import (
     cost_kernel,
     reward_kernel,

@@ -131,6 +131,17 @@ def kernels_between_products(x: Tensor) -> Any:
     return fused if fused is not None and x.is_cuda and x.dtype in fused.DTYPES else Plain
 
 
+def inner_layers(layers: list[Tensor], network: list[tuple[Tensor, Tensor]], activation: str) -> list[Tensor]:
+    """Pre-activations of all layers but the last; what they become is appended to ``layers``, the input."""
+    do, befores = kernels_between_products(layers[0]), []
+    for weight, bias in network[:-1]:
+        before, after = layers[0].new_empty(2, *layers[0].shape[:2], weight.shape[-1])
+        do.layer(layers[-1], weight, bias, activation, before, after)
+        layers.append(after)
+        befores.append(before)
+    return befores
+
+
 class Filter(Function):
     """h_1 … h_L from h_0 = 0 and inputs [x, u] known ahead: (L, B, X + U) → (M, L · B, H), rows by time."""
 
@@ -189,13 +200,8 @@ class Head(Function):
 
     @staticmethod
     def forward(ctx: Any, activation: str, x: Tensor, *parameters: Tensor) -> Tensor:
-        do, weights, biases = kernels_between_products(x), parameters[::2], parameters[1::2]
-        layers, befores = [x], []
-        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            before, after = x.new_empty(2, *x.shape[:2], weight.shape[-1])
-            do.layer(layers[-1], weight, bias, activation, before, after)
-            layers.append(after)
-            befores.append(before)
+        weights, biases, layers = parameters[::2], parameters[1::2], [x]
+        befores = inner_layers(layers, list(zip(weights, biases, strict=True)), activation)
         ctx.activation = activation
         ctx.save_for_backward(*weights, *layers, *befores)
         return torch.baddbmm(biases[-1].unsqueeze(1), layers[-1], weights[-1])
