@@ -66,6 +66,23 @@ def test_costs_are_those_of_the_models_steps(changes: dict, threads: int, genera
         torch.set_num_threads(before)
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_states_and_actions_may_have_another_precision(dtype: torch.dtype, generator: Generator) -> None:
+    model = make(generator, activation="gelu")
+    value = Value(5, 2, critics=4, width=40, generator=generator).requires_grad_(False)
+    given = situations(model, 2, 40, generator)
+    states, actions = (x.to(dtype) for x in given)
+    judge, observed = NativeJudge(value, 0.5), Guide(value, model, 0.5).observed
+    got = NativeRollout(model).sequence_cost(states, actions, 0.9, lambda state: judge(observed(state)))
+    assert got.dtype == dtype
+    same = NativeRollout(model).sequence_cost(
+        states.float(), actions.float(), 0.9, lambda state: judge(observed(state))
+    )
+    torch.testing.assert_close(got, same.to(dtype))
+    torch.testing.assert_close(judge(observed(states)), judge(observed(states.float())))
+
+
 @needs_bfloat16
 def test_bfloat16_rounds_products_and_nothing_else(generator: Generator) -> None:
     model = make(generator, activation="gelu")
