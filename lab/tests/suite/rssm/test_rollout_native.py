@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -120,6 +123,22 @@ def test_a_plan_is_that_of_plain_torch(generator: Generator, monkeypatch: pytest
     plain = Planner(model, GUIDED, value=value)
     assert not isinstance(plain._imagination, NativeRollout)
     torch.testing.assert_close(fast(states, noise), plain(states, noise), rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_planners_can_be_copied_and_pickled(generator: Generator) -> None:
+    model = make(generator, activation="gelu")
+    value = Value(5, 2, critics=3, width=16, gamma=0.9, generator=generator)
+    states, noise = torch.randn(4, model.state_dim, generator=generator), torch.randn(3, 4, 20, 8)
+    plan = Planner(model, GUIDED, value=value)
+    assert torch.equal(copy.deepcopy(plan)(states, noise), plan(states, noise))
+    imagination, judge = pickle.loads(pickle.dumps((plan._imagination, plan._judge)))
+    assert torch.equal(
+        imagination.sequence_cost(states, noise.transpose(0, 1)[..., :2]),
+        plan._imagination.sequence_cost(states, noise.transpose(0, 1)[..., :2]),
+    )
+    x = states[:, :15].unflatten(-1, (3, 5))
+    assert torch.equal(judge(x), plan._judge(x))
 
 
 @needs_bfloat16

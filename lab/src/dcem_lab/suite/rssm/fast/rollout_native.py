@@ -90,7 +90,23 @@ def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return pairs.transpose(-1, -2).to(dtype).contiguous()
 
 
-class NativeRollout:
+class _Packed:
+    """Weights as the kernels read them. A copy and a pickle pack them again: pointers cannot be copied."""
+
+    _layers: _Layers
+
+    def refresh(self) -> None:
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_layers"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.refresh()
+
+
+class NativeRollout(_Packed):
     """A planner's view of an RSSM on the CPU: `sequence_cost` for whole action sequences, without gradients.
 
     The weights are copies; `refresh` takes them again from the model.
@@ -162,7 +178,7 @@ class NativeRollout:
         return rewards, ends
 
 
-class NativeJudge:
+class NativeJudge(_Packed):
     """What critics say of where plans end, and of the actor's actions there: `Guide.worth` without gradients.
 
     The weights are copies; `refresh` takes them again.
