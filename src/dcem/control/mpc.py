@@ -153,7 +153,6 @@ class MPC(nn.Module):
         register_settings(self, self.solver)
         self._searching = self._made_once()
         self._program = Program() if compile else None
-        self._fused = torch.compile(self.total_cost, dynamic=False) if compile else self.total_cost
 
     def forward(
         self,
@@ -188,7 +187,9 @@ class MPC(nn.Module):
         x0, solver = self._warm(cold, warm_start, fresh, solver)
         if noise is None and seed is not None:
             noise = fixed_noise(solver, x0, seed)
-        objective = self.total_cost if x0.device.type == "cpu" else self._fused
+        objective: Callable[[Tensor, Any], Tensor] = self.total_cost
+        if self._program is not None and x0.device.type != "cpu":
+            objective = self._program.alone(objective)
         with self._program() if self._program is not None else nullcontext():
             sol = minimize(
                 lambda x: objective(x, state),
