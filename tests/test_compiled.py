@@ -205,6 +205,7 @@ class Integrator(torch.nn.Module):
         return state + action, (state + action).square().sum(-1)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_copies_and_pickles_of_a_compiled_controller_compile_their_own_objective():
     """That of the original, for devices other than the CPU, would plan with the original's weights."""
     mpc = dcem.MPC(Integrator(), horizon=3, compile=True)
