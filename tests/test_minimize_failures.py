@@ -119,6 +119,7 @@ BOX = Gaussian(bounds=(-1.0, 1.0))
         (lambda: minimize(f, DCEM(), X0.long()), ValueError, r"x0 must be a floating-point .* torch.int64"),
         (lambda: minimize(f, DCEM(), X0[0, 0]), ValueError, r"x0 must be .* of shape \(\*B, n\), .*\(\)"),
         (lambda: minimize(lambda x: 1.0, DCEM(), X0), TypeError, r"f must return a tensor, got float"),
+        (lambda: minimize(lambda x: 1j * f(x), DCEM(), X0), TypeError, r"f must return real numbers, got"),
         (
             lambda: minimize(lambda x: x, DCEM(), X0),
             ValueError,

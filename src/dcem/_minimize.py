@@ -226,6 +226,8 @@ class _Objective:
                 f"minimize: f must return one value per sample, shape {tuple(x.shape[:-1])} for samples of "
                 f"shape {tuple(x.shape)}, got shape {tuple(values.shape)}"
             )
+        if values.is_complex():
+            raise TypeError(f"minimize: f must return real numbers, got {values.dtype}")
         if looking and x._version != version:
             raise ValueError("minimize: f must not change its input in place; work on x.clone()")
         return values if values.dtype == x.dtype else values.to(x.dtype)
