@@ -213,3 +213,8 @@ def test_copies_and_pickles_of_a_compiled_controller_compile_their_own_objective
     assert mpc._program.alone(mpc.total_cost) is compiled
     for again in (copy.deepcopy(mpc), pickle.loads(pickle.dumps(mpc))):
         assert again._program.alone(again.total_cost) is not compiled
+
+
+def test_only_functions_can_be_captured():
+    with pytest.raises(TypeError, match=r"^capture: f must be callable, got int"):
+        dcem.capture(3)

@@ -166,6 +166,11 @@ def test_a_setting_for_another_number_of_rows_says_so(setting):
         minimize(f, DCEM(**{setting: torch.full((4,), 0.5)}), X0)
 
 
+def test_a_seed_is_no_generator():
+    with pytest.raises(TypeError, match=r"^minimize: generator must be a torch.Generator, got 0"):
+        minimize(f, DCEM(), X0, generator=0)
+
+
 def test_a_generator_on_another_device_says_so():
     class Elsewhere:
         device = torch.device("meta")

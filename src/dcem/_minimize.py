@@ -135,6 +135,8 @@ def _minimize(
         state = solver.resume(state, f if constraint is None else constraint.infinite_outside(f))
     if proposals is not None:
         state = solver.propose(state, proposals)
+    if generator is not None and not hasattr(generator, "device"):
+        raise TypeError(f"minimize: generator must be a torch.Generator, got {generator!r}")
     if generator is not None and generator.device.type != x0.device.type:
         raise ValueError(
             f"minimize: generator must be on {x0.device}, where x0 is, got one on {generator.device}"

@@ -303,8 +303,8 @@ class MPC(nn.Module):
             return cold, solver
         if last.latent.shape != cold.shape:
             raise ValueError(
-                f"MPC: warm_start must be a plan for states of shape {tuple(cold.shape[:-1])}, "
-                f"got one for {tuple(last.latent.shape[:-1])}"
+                f"MPC: warm_start must be a plan whose latent has shape {tuple(cold.shape)}, "
+                f"got {tuple(last.latent.shape)}"
             )
         new = torch.zeros_like(cold[..., :1], dtype=torch.bool) if fresh is None else fresh.unsqueeze(-1)
         in_a_row = self.decoder is None and self.knots is None
