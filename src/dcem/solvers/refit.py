@@ -28,7 +28,9 @@ def refit_natively(
     None if two steps are needed: the kernels do not support the input, or no gradient is required.
     """
     values, k, tau, scaling = elite
-    if not (torch.is_grad_enabled() and values.requires_grad) or is_transformed() or u.numel() == 0:
+    if not (torch.is_grad_enabled() and values.requires_grad and values.is_cpu):
+        return None
+    if is_transformed() or u.numel() == 0:
         return None
     if isinstance(k, Tensor) or isinstance(tau, Tensor) or tau == 0 or scaling == "done":
         return None
