@@ -180,3 +180,10 @@ def test_cpus_without_long_vectors_have_kernels_too(generator: Generator, monkey
     monkeypatch.setattr(rollout_native, "library", lambda: shorter)
     got = NativeRollout(model).sequence_cost(states, actions)
     torch.testing.assert_close(got, by_steps(model, states, actions, 1.0), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="dtype must be float32 on a CPU without instructions for bfloat16"):
+        NativeRollout(model, torch.bfloat16)
+    by_default, asked = (
+        Planner(model, PlannerConfig(20, 5, 3, horizon=4, dtype=dtype)) for dtype in ("float32", "bfloat16")
+    )
+    noise = torch.randn(3, 2, 20, 8, generator=generator)
+    assert torch.equal(asked(states, noise), by_default(states, noise))

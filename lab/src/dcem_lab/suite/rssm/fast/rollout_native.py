@@ -86,6 +86,8 @@ def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     panels = _padded(weight).unflatten(-1, (-1, found.lanes_in_panel())).transpose(1, 2)
     if dtype == torch.float32:
         return panels.contiguous()
+    if not found.has_bfloat16():
+        raise ValueError(f"dtype must be float32 on a CPU without instructions for bfloat16, got {dtype}")
     pairs = F.pad(panels, (0, 0, 0, panels.shape[2] % 2)).unflatten(2, (-1, 2))
     return pairs.transpose(-1, -2).to(dtype).contiguous()
 
