@@ -196,3 +196,25 @@ def test_plans_are_compiled_by_one_flag_and_are_the_same(counter):
     torch.testing.assert_close(*plans)
     assert copy.deepcopy(planners[1])(torch.ones(2, 2)).actions.shape == (2, 3, 1)
     assert isinstance(pickle.loads(pickle.dumps(planners[1]._program)), _compile.Program)
+
+
+class Integrator(torch.nn.Module):
+    action_dim = 1
+
+    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return state + action, (state + action).square().sum(-1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_copies_and_pickles_of_a_compiled_controller_compile_their_own_objective():
+    """That of the original, for devices other than the CPU, would plan with the original's weights."""
+    mpc = dcem.MPC(Integrator(), horizon=3, compile=True)
+    compiled = mpc._program.alone(mpc.total_cost)
+    assert mpc._program.alone(mpc.total_cost) is compiled
+    for again in (copy.deepcopy(mpc), pickle.loads(pickle.dumps(mpc))):
+        assert again._program.alone(again.total_cost) is not compiled
+
+
+def test_only_functions_can_be_captured():
+    with pytest.raises(TypeError, match=r"^capture: f must be callable, got int"):
+        dcem.capture(3)

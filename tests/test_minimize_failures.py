@@ -119,6 +119,7 @@ BOX = Gaussian(bounds=(-1.0, 1.0))
         (lambda: minimize(f, DCEM(), X0.long()), ValueError, r"x0 must be a floating-point .* torch.int64"),
         (lambda: minimize(f, DCEM(), X0[0, 0]), ValueError, r"x0 must be .* of shape \(\*B, n\), .*\(\)"),
         (lambda: minimize(lambda x: 1.0, DCEM(), X0), TypeError, r"f must return a tensor, got float"),
+        (lambda: minimize(lambda x: 1j * f(x), DCEM(), X0), TypeError, r"f must return real numbers, got"),
         (
             lambda: minimize(lambda x: x, DCEM(), X0),
             ValueError,
@@ -163,6 +164,11 @@ def test_noise_with_another_number_of_samples_says_so(n_samples):
 def test_a_setting_for_another_number_of_rows_says_so(setting):
     with pytest.raises(ValueError, match=setting):
         minimize(f, DCEM(**{setting: torch.full((4,), 0.5)}), X0)
+
+
+def test_a_seed_is_no_generator():
+    with pytest.raises(TypeError, match=r"^minimize: generator must be a torch.Generator, got 0"):
+        minimize(f, DCEM(), X0, generator=0)
 
 
 def test_a_generator_on_another_device_says_so():

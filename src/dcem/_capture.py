@@ -63,6 +63,8 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         eager: int = 0,
         compile: bool = True,
     ) -> None:
+        if not callable(f):
+            raise TypeError(f"capture: f must be callable, got {type(f).__name__}")
         self.f = f
         self.parameters = tuple(parameters)
         self.changes = tuple(changes)

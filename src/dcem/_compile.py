@@ -37,6 +37,7 @@ class Program:
 
     def __init__(self) -> None:
         self._compiled: Any = None
+        self._alone: Any = None
         self._ways = [True, False]  # an iteration as a compiled region of its own, or all of them in sequence
 
     def __reduce__(self) -> tuple[type[Program], tuple[()]]:
@@ -50,6 +51,12 @@ class Program:
             yield
         finally:
             _chosen.reset(token)
+
+    def alone(self, f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """One objective, compiled by itself: for devices where solves run uncompiled."""
+        if self._alone is None:
+            self._alone = torch.compile(f, dynamic=False)
+        return self._alone
 
     def run(
         self,

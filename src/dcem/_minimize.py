@@ -135,6 +135,8 @@ def _minimize(
         state = solver.resume(state, f if constraint is None else constraint.infinite_outside(f))
     if proposals is not None:
         state = solver.propose(state, proposals)
+    if generator is not None and not hasattr(generator, "device"):
+        raise TypeError(f"minimize: generator must be a torch.Generator, got {generator!r}")
     if generator is not None and generator.device.type != x0.device.type:
         raise ValueError(
             f"minimize: generator must be on {x0.device}, where x0 is, got one on {generator.device}"
@@ -226,6 +228,8 @@ class _Objective:
                 f"minimize: f must return one value per sample, shape {tuple(x.shape[:-1])} for samples of "
                 f"shape {tuple(x.shape)}, got shape {tuple(values.shape)}"
             )
+        if values.is_complex():
+            raise TypeError(f"minimize: f must return real numbers, got {values.dtype}")
         if looking and x._version != version:
             raise ValueError("minimize: f must not change its input in place; work on x.clone()")
         return values if values.dtype == x.dtype else values.to(x.dtype)

@@ -1,5 +1,7 @@
 """The controller as a layer: batches, warm starts, what it minimises, and its gradients."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -226,10 +228,10 @@ def test_a_bad_argument_is_named(arguments, message):
         MPC(**{"model": Pendulum(), "horizon": 3, **arguments})
 
 
-def test_a_plan_of_another_batch_is_no_warm_start():
-    mpc = pendulum()
-    plan = mpc(Pendulum.initial_states(2, dtype=D))
-    with pytest.raises(
-        ValueError, match=r"warm_start must be a plan for states of shape \(3,\), got one for \(2,\)"
-    ):
-        mpc(Pendulum.initial_states(3, dtype=D), warm_start=plan)
+def test_a_plan_of_another_batch_or_horizon_is_no_warm_start():
+    mpc, states = pendulum(), Pendulum.initial_states(3, dtype=D)
+    others = mpc(states[:2]), MPC(Pendulum(), 5, -2.0, 2.0, solver=SOLVER).double()(states)
+    for plan, shape in zip(others, [(2, 6), (3, 5)], strict=True):
+        words = f"warm_start must be a plan whose latent has shape (3, 6), got {shape}"
+        with pytest.raises(ValueError, match=re.escape(words)):
+            mpc(states, warm_start=plan)

@@ -437,6 +437,7 @@ def test_mixed_actions():
         ),
         (lambda: Product([]), "Product: parts must hold at least one pair"),
         (lambda: Product([(Gaussian(), 0)]), "Product: parts must be pairs of a distribution and a positive"),
+        (lambda: Product([Gaussian()]), "Product: parts must be pairs of a distribution and a positive"),
         (lambda: Product([(3, Gaussian())]), "Product: parts must be pairs of a distribution and a positive"),
         (lambda: Product([(Gaussian(), 2)], steps=0), "Product: steps must be a positive integer, got 0"),
         (lambda: MIXED.init(torch.zeros(3)), "Product: x0 must have the 10 numbers of its parts, got 3"),

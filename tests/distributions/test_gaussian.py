@@ -116,6 +116,12 @@ def test_a_sigma_that_is_not_positive_says_so(sigma):
         Gaussian(sigma=sigma)
 
 
+@pytest.mark.parametrize("family", [Gaussian, FullGaussian])
+def test_a_sigma_that_is_no_number_says_so(family):
+    with pytest.raises(TypeError, match=rf"^{family.__name__}: sigma must be a number or a tensor, got"):
+        family(sigma=[1.0, 2.0])
+
+
 def test_a_sigma_of_another_size_says_so():
     with pytest.raises(
         ValueError, match=r"^Gaussian: sigma must broadcast against x0 of shape \(4, 2\), got"

@@ -279,6 +279,7 @@ def test_half_precision(dtype, tau, distribution, generator):
         ({"normalize": "whole"}, ValueError, r"normalize must be True, False or 'half', got 'whole'"),
         ({"n_samples": 0}, ValueError, r"n_samples must be a positive integer, got 0"),
         ({"n_samples": 10.0}, ValueError, r"n_samples must be a positive integer, got 10.0"),
+        ({"keep_elites": 1.5}, ValueError, r"keep_elites must satisfy .*, as an integer, got 1.5"),
         ({"n_iters": -1}, ValueError, r"n_iters must be a positive integer, got -1"),
         ({"n_elite": 101}, ValueError, r"n_elite must satisfy 0 < n_elite <= n_samples = 100, got 101"),
         ({"n_elite": 0}, ValueError, r"n_elite must satisfy 0 < n_elite <= n_samples = 100, got 0"),

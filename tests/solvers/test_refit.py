@@ -6,7 +6,9 @@ from torch import Tensor
 
 import dcem
 from dcem import _native
+from dcem.distributions.gaussian import GaussianState
 from dcem.solvers import dcem as module
+from dcem.solvers import refit
 from dcem.solvers.sampling import SamplingState
 
 needs_compiler = pytest.mark.skipif(not _native.kernels(), reason="no C++ compiler here")
@@ -71,6 +73,14 @@ def test_a_part_of_the_outputs_is_enough():
         (plain,) = torch.autograd.grad(refitted(solver, values, u, *phi)[i].square().sum(), values)
         torch.testing.assert_close(gradient, plain)
         assert gradient.requires_grad
+
+
+def test_other_devices_are_left_to_two_steps_at_once(monkeypatch):
+    """Nothing is launched there for a decision that is known before."""
+    monkeypatch.setattr(refit, "slopes_at", lambda *_: pytest.fail("computed for nothing"))
+    values, u, *phi = (x.detach().to("meta").requires_grad_() for x in inputs())
+    state = GaussianState(*phi)
+    assert refit.refit_natively(dcem.Gaussian(), state, u, (values, 3, 1.0, False), 0.0) is None
 
 
 def test_a_subclass_keeps_weights_of_its_own():

@@ -146,7 +146,6 @@ class MPC(nn.Module):
         register_settings(self, self.solver)
         self._searching = self._made_once()
         self._program = Program() if compile else None
-        self._fused = torch.compile(self.total_cost, dynamic=False) if compile else self.total_cost
 
     def forward(
         self,
@@ -181,7 +180,9 @@ class MPC(nn.Module):
         x0, solver = self._warm(cold, warm_start, fresh, solver)
         if noise is None and seed is not None:
             noise = fixed_noise(solver, x0, seed)
-        objective = self.total_cost if x0.device.type == "cpu" else self._fused
+        objective: Callable[[Tensor, Any], Tensor] = self.total_cost
+        if self._program is not None and x0.device.type != "cpu":
+            objective = self._program.alone(objective)
         with self._program() if self._program is not None else nullcontext():
             sol = minimize(
                 lambda x: objective(x, state),
@@ -295,8 +296,8 @@ class MPC(nn.Module):
             return cold, solver
         if last.latent.shape != cold.shape:
             raise ValueError(
-                f"MPC: warm_start must be a plan for states of shape {tuple(cold.shape[:-1])}, "
-                f"got one for {tuple(last.latent.shape[:-1])}"
+                f"MPC: warm_start must be a plan whose latent has shape {tuple(cold.shape)}, "
+                f"got {tuple(last.latent.shape)}"
             )
         new = torch.zeros_like(cold[..., :1], dtype=torch.bool) if fresh is None else fresh.unsqueeze(-1)
         in_a_row = self.decoder is None and self.knots is None

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dcem._checks import holds
 from dcem.distributions.base import Distribution
@@ -98,6 +99,8 @@ class Gaussian(Distribution):
 
 
 def check_sigma(sigma: float | Tensor | None, name: str) -> None:
+    if not isinstance(sigma, Real | Tensor | nn.Module | None):
+        raise TypeError(f"{name}: sigma must be a number or a tensor, got {sigma!r}")
     if sigma is not None and not holds(sigma, lambda x: x > 0):
         raise ValueError(f"{name}: sigma must be positive, got {sigma}")
 

@@ -41,7 +41,8 @@ class Product(Distribution):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", tuple(map(tuple, self.parts)))
+        pairs = (tuple(part) if isinstance(part, Sequence) else (part,) for part in self.parts)
+        object.__setattr__(self, "parts", tuple(pairs))
         for part in self.parts:
             if len(part) != 2 or not isinstance(part[0], Distribution) or not _is_positive(part[1]):
                 raise ValueError(

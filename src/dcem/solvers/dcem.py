@@ -73,10 +73,12 @@ class DCEM(SamplingSolver):
                 f"DCEM: n_elite must satisfy 0 < n_elite <= n_samples = {self.n_samples}, "
                 f"got {torch.as_tensor(value).tolist()}"
             )
-        if name == "ess" and not holds(value, lambda x: (x > 1) & (x < self.n_samples)):
+        least = self.n_elite if isinstance(self.n_elite, int | float) else 1
+        if name == "ess" and not holds(value, lambda x: (x > least) & (x < self.n_samples)):
             raise ValueError(
                 f"DCEM: ess must lie between n_elite and n_samples = {self.n_samples}, "
                 f"got {torch.as_tensor(value).tolist()}"
+                + (f", with n_elite = {least}" if least is self.n_elite else "")
             )
 
     @property

@@ -80,10 +80,10 @@ class SamplingSolver(Solver):
         for field_name, value in (("n_samples", least), ("n_iters", self.n_iters)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: {field_name} must be a positive integer, got {value!r}")
-        if not 0 <= self.keep_elites < least:
+        if not isinstance(self.keep_elites, int) or not 0 <= self.keep_elites < least:
             raise ValueError(
                 f"{name}: keep_elites must satisfy 0 <= keep_elites < n_samples = {least}, "
-                f"got {self.keep_elites}"
+                f"as an integer, got {self.keep_elites!r}"
             )
         if self.refine is not None and not (
             isinstance(self.refine, Refine) and self.keep_elites + self.refine.count < least

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -66,6 +69,23 @@ def test_costs_are_those_of_the_models_steps(changes: dict, threads: int, genera
         torch.set_num_threads(before)
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_states_and_actions_may_have_another_precision(dtype: torch.dtype, generator: Generator) -> None:
+    model = make(generator, activation="gelu")
+    value = Value(5, 2, critics=4, width=40, generator=generator).requires_grad_(False)
+    given = situations(model, 2, 40, generator)
+    states, actions = (x.to(dtype) for x in given)
+    judge, observed = NativeJudge(value, 0.5), Guide(value, model, 0.5).observed
+    got = NativeRollout(model).sequence_cost(states, actions, 0.9, lambda state: judge(observed(state)))
+    assert got.dtype == dtype
+    same = NativeRollout(model).sequence_cost(
+        states.float(), actions.float(), 0.9, lambda state: judge(observed(state))
+    )
+    torch.testing.assert_close(got, same.to(dtype))
+    torch.testing.assert_close(judge(observed(states)), judge(observed(states.float())))
+
+
 @needs_bfloat16
 def test_bfloat16_rounds_products_and_nothing_else(generator: Generator) -> None:
     model = make(generator, activation="gelu")
@@ -103,6 +123,22 @@ def test_a_plan_is_that_of_plain_torch(generator: Generator, monkeypatch: pytest
     plain = Planner(model, GUIDED, value=value)
     assert not isinstance(plain._imagination, NativeRollout)
     torch.testing.assert_close(fast(states, noise), plain(states, noise), rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_planners_can_be_copied_and_pickled(generator: Generator) -> None:
+    model = make(generator, activation="gelu")
+    value = Value(5, 2, critics=3, width=16, gamma=0.9, generator=generator)
+    states, noise = torch.randn(4, model.state_dim, generator=generator), torch.randn(3, 4, 20, 8)
+    plan = Planner(model, GUIDED, value=value)
+    assert torch.equal(copy.deepcopy(plan)(states, noise), plan(states, noise))
+    imagination, judge = pickle.loads(pickle.dumps((plan._imagination, plan._judge)))
+    assert torch.equal(
+        imagination.sequence_cost(states, noise.transpose(0, 1)[..., :2]),
+        plan._imagination.sequence_cost(states, noise.transpose(0, 1)[..., :2]),
+    )
+    x = states[:, :15].unflatten(-1, (3, 5))
+    assert torch.equal(judge(x), plan._judge(x))
 
 
 @needs_bfloat16
@@ -144,3 +180,10 @@ def test_cpus_without_long_vectors_have_kernels_too(generator: Generator, monkey
     monkeypatch.setattr(rollout_native, "library", lambda: shorter)
     got = NativeRollout(model).sequence_cost(states, actions)
     torch.testing.assert_close(got, by_steps(model, states, actions, 1.0), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="dtype must be float32 on a CPU without instructions for bfloat16"):
+        NativeRollout(model, torch.bfloat16)
+    by_default, asked = (
+        Planner(model, PlannerConfig(20, 5, 3, horizon=4, dtype=dtype)) for dtype in ("float32", "bfloat16")
+    )
+    noise = torch.randn(3, 2, 20, 8, generator=generator)
+    assert torch.equal(asked(states, noise), by_default(states, noise))

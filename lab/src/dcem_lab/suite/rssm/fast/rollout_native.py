@@ -86,11 +86,29 @@ def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     panels = _padded(weight).unflatten(-1, (-1, found.lanes_in_panel())).transpose(1, 2)
     if dtype == torch.float32:
         return panels.contiguous()
+    if not found.has_bfloat16():
+        raise ValueError(f"dtype must be float32 on a CPU without instructions for bfloat16, got {dtype}")
     pairs = F.pad(panels, (0, 0, 0, panels.shape[2] % 2)).unflatten(2, (-1, 2))
     return pairs.transpose(-1, -2).to(dtype).contiguous()
 
 
-class NativeRollout:
+class _Packed:
+    """Weights as the kernels read them. A copy and a pickle pack them again: pointers cannot be copied."""
+
+    _layers: _Layers
+
+    def refresh(self) -> None:
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_layers"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.refresh()
+
+
+class NativeRollout(_Packed):
     """A planner's view of an RSSM on the CPU: `sequence_cost` for whole action sequences, without gradients.
 
     The weights are copies; `refresh` takes them again from the model.
@@ -140,15 +158,15 @@ class NativeRollout:
         rewards, ends = self._imagine(state, actions)
         costs = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:])
         cost = model.reward_scale.decode(total_cost(costs, discount)).reshape(actions.shape[:-2])
-        if terminal_cost is None:
-            return cost
-        return cost + discount ** actions.shape[-2] * terminal_cost(ends)
+        if terminal_cost is not None:
+            cost = cost + discount ** actions.shape[-2] * terminal_cost(ends)
+        return cost.to(actions.dtype)
 
     def _imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """States (*B, s), actions (*B, N, T, m) → rewards (M, T, R) and the last states (*B, N, s)."""
         model, config = self.model, self.model.config
         *batch, N, T, U = actions.shape
-        state, actions = state.contiguous(), actions.contiguous()
+        state, actions = _read(state), _read(actions)
         E = state[..., 0].numel()
         rewards = state.new_empty(config.members, T, E * N)
         ends = state.new_empty(*batch, N, model.state_dim)
@@ -162,7 +180,7 @@ class NativeRollout:
         return rewards, ends
 
 
-class NativeJudge:
+class NativeJudge(_Packed):
     """What critics say of where plans end, and of the actor's actions there: `Guide.worth` without gradients.
 
     The weights are copies; `refresh` takes them again.
@@ -190,7 +208,7 @@ class NativeJudge:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Observations (..., M, X) → what they are worth (...), in units of the reward."""
-        settings, x = self._value.settings, x.contiguous()
+        settings, x = self._value.settings, _read(x)
         K, X, rows = settings["critics"], x.shape[-1], x[..., 0].numel()
         q = x.new_empty(*x.shape[:-2], x.shape[-2] * K)
         found, half = library(), len(self._layers.array) // 2
@@ -204,6 +222,11 @@ class NativeJudge:
             return q.mean(dim=-1)
         deviation, mean = torch.std_mean(q, dim=-1, correction=0)
         return mean - self._pessimism * deviation
+
+
+def _read(x: Tensor) -> Tensor:
+    """As the kernels read it, whatever its precision: they know addresses only."""
+    return x.to("cpu", torch.float32).contiguous()
 
 
 def _threads(products: int) -> int:
