@@ -170,6 +170,21 @@ def test_an_objective_that_cannot_be_compiled_runs_as_it_is_after_a_warning():
     assert solve(torch.ones(2)).abs().max() < 0.1  # and says so once
 
 
+def test_nothing_of_the_objective_runs_uncompiled():
+    calls = []
+
+    class Objective(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if not torch.compiler.is_compiling():
+                calls.append(x.shape)
+            return x.square().sum(-1)
+
+    f = Objective()
+    solve = dcem.capture(lambda x0: dcem.minimize(f, SOLVERS["soft"], x0).cost)
+    solve(torch.ones(2))
+    assert calls == []
+
+
 def test_the_function_can_be_run_as_it_is(counter):
     solve = dcem.capture(
         lambda x0: dcem.minimize(quadratic(torch.ones(2)), SOLVERS["soft"], x0).x, compile=False

@@ -1,7 +1,8 @@
-"""The iterations of a solve as one compiled program, on the CPU.
+"""A solve as one compiled program, on the CPU.
 
-One iteration, including the objective, is traced and compiled, and the program contains it T times. Noise is
-drawn first, so that an uncompiled solve with the same generator uses the same numbers.
+One iteration, including the objective, is traced and compiled, and the program contains it T times, followed
+by the evaluation at the solution. Noise is drawn first, so that an uncompiled solve with the same generator
+uses the same numbers.
 """
 
 from __future__ import annotations  # torch 2.9 cannot trace those of inner functions
@@ -23,6 +24,7 @@ from dcem.solvers import Record, Solver
 from dcem.solvers.base import Evaluate, Influence
 
 Objective = Callable[[Tensor], Tensor]
+Answer = tuple[Tensor, Tensor | None]
 _chosen: ContextVar[Program | None] = ContextVar("dcem_program", default=None)
 
 # Random numbers of the objective come from torch's generator; what guards have checked is not checked again.
@@ -66,8 +68,12 @@ class Program:
         state: Any,
         noise: Sequence[Tensor | None] | Tensor,
         trace: bool,
-    ) -> tuple[Any, list[Record]] | None:
-        """The last state and the records; None, after a warning, if the objective cannot be compiled."""
+        cost: bool,
+    ) -> tuple[Any, list[Record], Answer] | None:
+        """The last state, the records, and the answer with its cost if requested.
+
+        None, after a warning, if the objective cannot be compiled.
+        """
         if self._compiled is None:
             # torch counts compiled versions per code object: with a copy, each program has its own count.
             own = types.FunctionType(_iterate.__code__.replace(), _iterate.__globals__, "iterate")
@@ -79,12 +85,15 @@ class Program:
                     warnings.simplefilter(
                         "ignore"
                     )  # the compiler's own warnings: the objective does not run here
-                    state, records = self._compiled(f, solver, backward, state, tuple(noise), trace, nested)
+                    last, records, answer = self._compiled(
+                        f, solver, backward, state, tuple(noise), trace, cost, nested
+                    )
             except Exception as error:  # any compiler error; an error of the objective is raised again later
                 self._ways.pop(0)
                 reason = " ".join(str(error).split())[:200]
             else:
-                return state, [record._replace(iteration=t) for t, record in enumerate(records)]
+                records = [record._replace(iteration=t) for t, record in enumerate(records)]
+                return last, records, answer or backward.answer(f, solver.result(last), solver, cost)
             if not self._ways:
                 message = f"dcem: solves run uncompiled, as torch cannot compile them: {reason}"
                 warnings.warn(message, stacklevel=4)
@@ -103,8 +112,9 @@ def _iterate(
     state: Any,
     noise: tuple[Tensor | None, ...],
     trace: bool,
+    cost: bool,
     nested: bool,
-) -> tuple[Any, list[Record]]:
+) -> tuple[Any, list[Record], Answer | None]:
     records: list[Record] = []
     # x0 may be a view of a tensor that the objective depends on, which a compiled region does not accept.
     state = pytree.tree_map_only(Tensor, Tensor.clone, state)
@@ -121,7 +131,8 @@ def _iterate(
         state, record = backward.wrap(step, t, len(noise))(state, epsilon)
         if trace:
             records.append(record)
-    return state, records
+    answer = backward.answer(f, solver.result(state), solver, cost) if backward.traceable else None
+    return state, records, answer
 
 
 @torch.compiler.nested_compile_region

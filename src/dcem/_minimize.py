@@ -146,17 +146,17 @@ def _minimize(
     records: list[Record] = []
     incumbent: Incumbent | None = None
     moving: Tensor | None = None
-    done = 0
     program = chosen(x0) if callback is None and constraint is None else None
     if program is not None:
         if noise is None:
             noise = [solver.draw(x0, t, generator) for t in range(solver.n_iters)]
-        compiled = program.run(f, solver, backward, state, noise, trace)
-        if compiled is not None:
-            (state, records), done = compiled, solver.n_iters
+        found = program.run(f, solver, backward, state, noise, trace, cost)
+        if found is not None:
+            state, records, (x, value) = found
             if check is not False:
                 _check_had_values(solver.had_values(state))
-    for t in range(done, solver.n_iters):
+            return Solution(x, value, state, tuple(records) if trace else None)
+    for t in range(solver.n_iters):
         epsilon = solver.draw(x0, t, generator) if noise is None else noise[t]
 
         def step(state: Any, epsilon: Tensor | None, t: int = t) -> tuple[Any, Record]:
@@ -190,16 +190,15 @@ def _minimize(
         if callback is not None:
             callback(record)
         if constraint is not None:
-            found = Incumbent.of(record)
-            incumbent = found if incumbent is None else incumbent.or_better(found, moving)
+            best = Incumbent.of(record)
+            incumbent = best if incumbent is None else incumbent.or_better(best, moving)
         moving = solver.moving(state)
         if moving is not None and not moving.any():
             break
     x, violation = solver.result(state), None
     if constraint is not None and incumbent is not None:
         x, violation = incumbent.in_place_of(x, constraint)
-    x = backward.finish(f, x, solver)
-    value = f(x.unsqueeze(-2)).squeeze(-1) if cost else None
+    x, value = backward.answer(f, x, solver, cost)
     return Solution(x, value, state, tuple(records) if trace else None, violation)
 
 

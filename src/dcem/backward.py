@@ -35,6 +35,8 @@ class Backward:
 
     constrained: ClassVar[bool] = True
     """Does it support constraints?"""
+    traceable: ClassVar[bool] = True
+    """Can torch.compile trace `finish`?"""
 
     def check(self, solver: Solver, state: Any) -> None:
         """Raise ValueError if this solver, starting from this state, cannot be differentiated in this way."""
@@ -59,6 +61,11 @@ class Backward:
     def finish(self, f: Objective, x: Tensor, solver: Solver) -> Tensor:
         """The answer x (*B, n), with the graph that the backward is to use."""
         return x
+
+    def answer(self, f: Objective, x: Tensor, solver: Solver, cost: bool) -> tuple[Tensor, Tensor | None]:
+        """The finished x (*B, n) and, with `cost`, the value of f there, (*B,)."""
+        x = self.finish(f, x, solver)
+        return x, f(x.unsqueeze(-2)).squeeze(-1) if cost else None
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,7 @@ class Implicit(Backward):
     """
 
     constrained = False
+    traceable = False
 
     damping: float = 0.0
     n_iters: int | None = None

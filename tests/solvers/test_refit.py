@@ -10,6 +10,7 @@ from dcem.distributions.gaussian import GaussianState
 from dcem.solvers import dcem as module
 from dcem.solvers import refit
 from dcem.solvers.sampling import SamplingState
+from versions import COMPILES
 
 needs_compiler = pytest.mark.skipif(not _native.kernels(), reason="no C++ compiler here")
 SETTINGS = [
@@ -53,6 +54,37 @@ def test_one_step_is_two(monkeypatch, settings):
     assert steps == [True, False]
     assert all(torch.equal(a, b) for a, b in zip(one[:3], two[:3], strict=True))
     torch.testing.assert_close(one[3:], two[3:])
+
+
+@needs_compiler
+@pytest.mark.skipif(not COMPILES, reason="older versions of torch run solves uncompiled")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of Dynamo's making
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_compiled_it_is_the_same(settings):
+    solver = dcem.DCEM(n_samples=8, n_elite=3, **settings)
+    given = inputs(2)
+
+    def run(refit) -> list[Tensor]:
+        found = refit(solver, *given)
+        total = sum((x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in found)
+        return [*found, *torch.autograd.grad(total, given, materialize_grads=True)]
+
+    torch.testing.assert_close(
+        run(torch.compile(refitted, backend="aot_eager", fullgraph=True)), run(refitted)
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize("rank_mu", [True, False])
+def test_the_operators_do_what_compilers_are_told(rank_mu):
+    values, u, *last = (x.detach() for x in inputs(2))
+    last = last if rank_mu else [None, None]
+    settings = 3.0, 1.0, 0.0, 15, 0.5, 1e-9, 1e-9
+    given = values, u, *last, None, *settings
+    weights, mean, sigma, keep = torch.ops.dcem.refit(*given)
+    back = values, u, *last, weights, mean, keep, weights, mean, sigma, *settings
+    for operator, arguments in ((torch.ops.dcem.refit, given), (torch.ops.dcem.refit_backward, back)):
+        torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
 @needs_compiler

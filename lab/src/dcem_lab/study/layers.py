@@ -62,5 +62,5 @@ def _errors(title: str, measured: Sequence[dict[str, str]]) -> Markup:
             label = f"{name}: {float(row['relative error']):.1e}{time}, {float(row['found']):.0%} found"
             color = "c0" if name.lower().startswith("dcem") else "c1"
             groups.append((name, [Mark(label, color, float(row["relative error"]))]))
-    chart = rows(title, groups, Scale(1e-16, 10, log=True), "error of the gradient")
+    chart = rows(title, groups, Scale(1e-16, 10, log=True), "gradient error")
     return panel(title, chart, [("c0", "dcem"), ("c1", "others")])

@@ -21,12 +21,12 @@ def layer_rows(sources: Sources, problem: str) -> Rows:
         {
             "layer": row["contender"],
             "cosine": _digits(row["cosine"]),
-            "error of the gradient": _small(row["relative error"]),
+            "gradient error": _small(row["relative error"]),
             "excess": _small(row["excess"]),
             "found": f"{float(row['found']):.0%}" if row["found"] else "",
-            "ms, B=1": _digits(row["ms, B=1"]),
-            "B=64": _digits(row["ms, B=64"]),
-            "MB": _digits(row["MB"]),
+            "time (ms), B = 1": _digits(row["ms, B=1"]),
+            "time (ms), B = 64": _digits(row["ms, B=64"]),
+            "memory (MB)": _digits(row["MB"]),
             "failures": f"{row['failures']} of {row['instances']}",
         }
         for row in layers(sources, problem)
@@ -37,10 +37,10 @@ def topk_rows(sources: Sources) -> Rows:
     return [
         {
             "operator": row["contender"],
-            "error of the sum": _small(row["sum error"]),
+            "error of Σ = k": _small(row["sum error"]),
             "outside [0, 1]": _small(row["outside [0, 1]"]),
-            "error of the gradient": _small(row["gradient error, differences"]),
-            "forward+backward, ms": _digits(row["forward+backward ms"]),
+            "gradient error": _small(row["gradient error, differences"]),
+            "forward+backward (ms)": _digits(row["forward+backward ms"]),
             "ratio": _digits(row["forward+backward ratio"]),
         }
         for row in rows_if_any(sources.benchmarks / "topk.csv")
@@ -75,7 +75,7 @@ def solve_rows(sources: Sources) -> Rows:
             {
                 "case": f"{row['case']}, {passes}",
                 "contender": row["contender"],
-                "ms": _digits(row[f"{passes} ms"]) or row["failure"],
+                "time (ms)": _digits(row[f"{passes} ms"]) or row["failure"],
                 "ratio": _digits(row[f"{passes} ratio"]),
             }
             for row in rows_if_any(sources.benchmarks / f"{name}.csv")
