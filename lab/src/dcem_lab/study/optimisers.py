@@ -20,7 +20,7 @@ _COLUMNS = {
     "scipy DE": "scipy's DE",
 }
 _GROUPS = ("separable", "moderate", "ill-conditioned", "multimodal", "weak structure")
-_CASES = (("10", "100"), ("10", "1000"), ("20", "100"), ("20", "1000"), ("40", "100"), ("40", "1000"))
+_CASES = tuple((dimension, budget) for dimension in ("2", "5", "10", "20", "40") for budget in ("100", "1000"))
 
 
 def shares(sources: Sources) -> dict[tuple[str, str, str], dict[str, str]]:
@@ -47,6 +47,18 @@ def groups(sources: Sources) -> Rows:
         | {_COLUMNS[name]: _share(found.get((name, dimension, "1000")), group) for name in names}
         for dimension in ("10", "20")
         for group in _GROUPS
+    ]
+
+
+def ratios(sources: Sources) -> Rows:
+    """`CMAES` beside pycma, with 1,000 evaluations per dimension."""
+    return [
+        {"dimensions": row["dimension"], "functions": row["group"]}
+        | {_COLUMNS[name]: row[name] for name in ("cmaes", "pycma CMA-ES")}
+        | {"ratio": row["ratio"], "95% interval": f"[{row['low']}, {row['high']}]"}
+        | {"runs per function": row["runs a function"]}
+        for row in _read(sources, "ratios.csv")
+        if row["dimension"] in ("10", "20") and row["budget"] == "1000"
     ]
 
 
