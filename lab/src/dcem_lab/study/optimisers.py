@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from dcem_lab.report.documents import NOT_MEASURED, Rows
 from dcem_lab.report.sources import Sources, rows_if_any
 
@@ -20,7 +22,7 @@ _COLUMNS = {
     "scipy DE": "scipy's DE",
 }
 _GROUPS = ("separable", "moderate", "ill-conditioned", "multimodal", "weak structure")
-_CASES = tuple((dimension, budget) for dimension in ("2", "5", "10", "20", "40") for budget in ("100", "1000"))
+_CASES = tuple(product(("2", "5", "10", "20", "40"), ("100", "1000")))
 
 
 def shares(sources: Sources) -> dict[tuple[str, str, str], dict[str, str]]:
