@@ -18,7 +18,6 @@ _COLUMNS = {
     "pycma CMA-ES": "pycma",
     "pycma IPOP": "pycma, restarts",
     "evotorch CEM": "evotorch's CEM",
-    "evotorch SNES": "its SNES",
     "scipy DE": "scipy's DE",
 }
 _GROUPS = ("separable", "moderate", "ill-conditioned", "multimodal", "weak structure")
