@@ -8,6 +8,7 @@ gradient counts as two evaluations, beside the one at its point.
 
 import argparse
 import csv
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "src")]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE.parent)]
 
 import dcem  # noqa: E402
 from dcem.systems import Cartpole  # noqa: E402
+from machine import machine  # noqa: E402
 
 GRADIENT = 3  # evaluations that one evaluation with its gradient counts as
 ROWS = 32  # problems, of which the median counts; for the cartpole states, of which the mean does
@@ -110,12 +113,14 @@ def evaluations(problem: str, solver: str, refine: Refinement) -> int | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "refine.csv")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "refine.csv")
     parser.add_argument("--problems", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS))
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     args.out.parent.mkdir(parents=True, exist_ok=True)
+    facts = machine(threads=1) | {"torch": torch.__version__, "problems": args.problems}
+    args.out.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
     with args.out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["problem", "quality", "solver", "evaluations", "with Refine()", "times fewer"])

@@ -1,9 +1,10 @@
 """Rows of runs, and what is made of them: the summary, the curves and their picture."""
 
 import csv
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, variance
 from typing import Any
 
 from scoring import GROUPS, curve, group_of, share
@@ -12,10 +13,11 @@ Row = dict[str, Any]
 Case = tuple[int, int]  # dimension, and evaluations per dimension
 
 COLUMNS = (
-    "optimiser", "function", "dimension", "instance", "budget", "evaluations", "share", "distance", "seconds",
-    "error", "reached",
+    "optimiser", "function", "dimension", "instance", "draw", "budget", "evaluations", "share", "distance",
+    "seconds", "error", "reached",
 )  # fmt: skip
-KEY = ("optimiser", "function", "dimension", "instance", "budget")
+KEY = ("optimiser", "function", "dimension", "instance", "draw", "budget")
+PAIR = ("cmaes", "pycma CMA-ES")  # the same algorithm, whose shares are compared
 MANY = ("problem", "optimiser", "solved", "seconds", "seconds for all", "median", "worst", "error")
 
 
@@ -85,9 +87,47 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             }
             table.append(
                 {"optimiser": optimiser, "dimension": dimension, "budget": budget}
-                | {"instances": _range(len(runs) for runs in by_function(own)), **shares}
+                | {f"{name}s": _range(map(len, _distinct(own, name))) for name in ("instance", "draw")}
+                | shares
                 | {"seconds a run": f"{mean(float(row['seconds'] or 0) for row in own):.2f}"}
                 | {"failed": sum(bool(row["error"]) for row in own)}
+            )
+    return table
+
+
+def _distinct(rows: Iterable[Row], name: str) -> Iterable[set[str]]:
+    """The values of a column, by function."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(row["function"], set()).add(row[name])
+    return found.values()
+
+
+def ratios(rows: Sequence[Row], pair: tuple[str, str] = PAIR) -> list[Row]:
+    """How the mean shares of a pair compare: their ratio, with its 95% interval over runs.
+
+    A mean over functions of means over m runs has the variance of Σ var / m over their number squared. The
+    logarithm of the ratio adds those of both, relative to their means.
+    """
+    table = []
+    for (dimension, budget), runs in cases(rows).items():
+        own = by_optimiser(runs)
+        for group in ("all", *GROUPS):
+            parts = [by_function(in_group(own.get(name, []), group)) for name in pair]
+            if not all(parts) or any(len(runs) < 2 for part in parts for runs in part):
+                continue
+            a, b = (mean(mean(map(share, runs)) for runs in part) for part in parts)
+            spread = [
+                sum(variance(map(share, runs)) / len(runs) for runs in part) / len(part) ** 2
+                for part in parts
+            ]
+            ratio = a / b
+            factor = math.exp(1.96 * math.sqrt(spread[0] / a**2 + spread[1] / b**2))
+            counts = [_range(len(runs) for runs in part) for part in parts]
+            table.append(
+                {"dimension": dimension, "budget": budget, "group": group}
+                | {pair[0]: f"{a:.3f}", pair[1]: f"{b:.3f}", "runs a function": " and ".join(counts)}
+                | {"ratio": f"{ratio:.2f}", "low": f"{ratio / factor:.2f}", "high": f"{ratio * factor:.2f}"}
             )
     return table
 

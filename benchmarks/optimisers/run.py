@@ -44,6 +44,7 @@ def main() -> None:
         "--budget", nargs="+", type=int, default=[100, 1000], help="evaluations per dimension"
     )
     parser.add_argument("--instances", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=1, help="of the noise, for every instance")
     parser.add_argument("--functions", nargs="+", type=int, choices=FUNCTIONS, default=list(FUNCTIONS))
     parser.add_argument("--optimisers", nargs="+", help="by name, or by module: " + ", ".join(CONTENDERS))
     parser.add_argument("--many", action="store_true", help="only the case of many problems at once")
@@ -97,20 +98,24 @@ class Contender:
         return [name for name in self._optimisers if every or name in names]
 
     def runs(self, optimiser: str, args: argparse.Namespace) -> Iterator[results.Row]:
-        """A row for every function, dimension, instance and budget."""
+        """A row for every function, dimension, instance, draw and budget."""
         problems = list(product(args.functions, range(1, args.instances + 1)))
-        for dimension, budget in product(args.dimensions, args.budget):
+        for dimension, budget, draw in product(args.dimensions, args.budget, range(args.draws)):
             size = {"optimiser": optimiser, "dimension": dimension, "budget": budget * dimension}
             if "solve_all" in self._offers:
-                replies = self._attempt("solve_all", problems=problems, **size)
+                replies = self._attempt("solve_all", problems=problems, seed=draw, **size)
                 replies = replies.get("runs", [replies] * len(problems))
             else:
                 replies = [
-                    self._attempt("solve", function=function, instance=instance, seed=instance, **size)
+                    self._attempt("solve", function=function, instance=instance, seed=seed, **size)
                     for function, instance in problems
+                    for seed in [
+                        100_000 * draw + 1_000 * function + instance
+                    ]  # no two runs share their noise
                 ]
             for (function, instance), reply in zip(problems, replies, strict=True):
-                yield _row(reply) | size | {"function": function, "instance": instance, "budget": budget}
+                which = {"function": function, "instance": instance, "draw": draw, "budget": budget}
+                yield _row(reply) | size | which
 
     def _attempt(self, do: str, **settings: Any) -> dict[str, Any]:
         try:
@@ -169,6 +174,9 @@ def publish(table: list[results.Row], folder: Path) -> None:
     """The summary and the curves of all runs there are, and the picture where matplotlib is."""
     overview = results.summary(table)
     results.write(folder / "summary.csv", list(overview[0]), overview)
+    compared = results.ratios(table)
+    if compared:
+        results.write(folder / "ratios.csv", list(compared[0]), compared)
     curves = results.curves(table)
     results.write(folder / "ecdf.csv", list(curves[0]), curves)
     try:

@@ -155,6 +155,12 @@ def test_tables_of_optimisers_follow_their_files(tmp_path):
     assert (row["`CMAES()`"], row["pycma"], row["`DCEM()`"]) == ("0.501", "0.515", documents.NOT_MEASURED)
     row = tables.TABLES["optimisers-groups"](sources)[-1]
     assert (row["functions"], row["`CMAES()`"], row["pycma"]) == ("weak structure", "0.5", "1.0")
+    (folder / "ratios.csv").write_text(
+        "dimension,budget,group,cmaes,pycma CMA-ES,runs a function,ratio,low,high\n"
+        "20,100,all,0.1,0.2,5 and 5,0.5,0.4,0.6\n20,1000,all,0.5,0.4,15 and 5,1.25,1.20,1.30\n"
+    )
+    (row,) = tables.TABLES["optimisers-ratios"](sources)
+    assert list(row.values()) == ["20", "all", "0.5", "0.4", "1.25", "[1.20, 1.30]", "15 and 5"]
     assert tables.TABLES["refine"](sources) == []
     (folder / "refine.csv").write_text(
         "problem,quality,solver,evaluations,with Refine(),times fewer\n"

@@ -21,8 +21,8 @@ def script(monkeypatch):
 
 
 def run(optimiser="a", function=1, reached="", **more):
-    row = {"optimiser": optimiser, "function": function, "dimension": 2, "instance": 1, "budget": 100}
-    return row | {"seconds": "0.5", "error": "", "reached": reached} | more
+    row = {"optimiser": optimiser, "function": function, "dimension": 2, "instance": 1, "draw": 0}
+    return row | {"budget": 100, "seconds": "0.5", "error": "", "reached": reached} | more
 
 
 def test_every_function_is_in_one_group(script):
@@ -67,7 +67,30 @@ def test_the_summary_has_shares_by_group_and_counts_failures_as_nothing(script, 
     (line,) = results.summary(results.put(tmp_path / "runs.csv", rows))
     assert float(line["all"]) == pytest.approx(1.5 / 51, abs=1e-3)  # both functions count the same
     assert float(line["separable"]) == pytest.approx(3 / 51, abs=1e-3) and line["moderate"] == "0.000"
-    assert line["multimodal"] == "" and line["failed"] == 1 and line["instances"] == "1-2"
+    assert line["multimodal"] == "" and line["failed"] == 1
+    assert line["instances"] == "1-2" and line["draws"] == "1"
+
+
+def test_draws_of_the_noise_make_the_interval_of_a_ratio(script, tmp_path):
+    results, rng = script("results"), np.random.default_rng(0)
+
+    def compared(runs):
+        """Two optimisers, the first of which reaches 0.8 times as many targets of both functions."""
+        rows = [
+            run(name, function, draw=draw, reached="1 " * rng.binomial(51, chance * level))
+            for name, level in (("cmaes", 0.8), ("pycma CMA-ES", 1.0))
+            for function, chance in ((1, 0.9), (6, 0.4))
+            for draw in range(runs)
+        ]
+        return results.ratios(results.put(tmp_path / f"{runs}.csv", rows))
+
+    few, many = (compared(runs)[0] for runs in (5, 500))
+    assert (many["group"], many["runs a function"]) == ("all", "500 and 500")
+    assert float(many["low"]) <= float(many["ratio"]) <= float(many["high"])
+    assert float(many["ratio"]) == pytest.approx(0.8, abs=0.01)
+    wide, narrow = (float(row["high"]) - float(row["low"]) for row in (few, many))
+    assert wide > 4 * narrow
+    assert compared(1) == []  # one run has no spread
 
 
 def test_the_curves_make_a_picture(script, tmp_path):

@@ -39,7 +39,7 @@ SOLVERS: dict[str, Callable[[int], Any]] = {
 }
 
 
-def solve_all(optimiser: str, problems: list[tuple[int, int]], dimension: int, budget: int) -> Any:
+def solve_all(optimiser: str, problems: list[tuple[int, int]], dimension: int, budget: int, seed: int) -> Any:
     """All (function, instance) in one call."""
     fs = [Counted(function, dimension, instance, budget) for function, instance in problems]
     make = SOLVERS[optimiser]
@@ -51,7 +51,8 @@ def solve_all(optimiser: str, problems: list[tuple[int, int]], dimension: int, b
         return torch.from_numpy(np.stack([f(rows) for f, rows in zip(fs, x.numpy(), strict=True)]))
 
     with many.Timer() as timer, torch.no_grad():
-        dcem.minimize(values, make(iterations), x0, generator=torch.Generator().manual_seed(0), cost=False)
+        generator = torch.Generator().manual_seed(seed)
+        dcem.minimize(values, make(iterations), x0, generator=generator, cost=False)
     return {"runs": [f.report(timer.seconds / len(fs)) for f in fs]}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from dcem_lab.report.documents import NOT_MEASURED, Rows
 from dcem_lab.report.sources import Sources, rows_if_any
 
@@ -16,11 +18,10 @@ _COLUMNS = {
     "pycma CMA-ES": "pycma",
     "pycma IPOP": "pycma, restarts",
     "evotorch CEM": "evotorch's CEM",
-    "evotorch SNES": "its SNES",
     "scipy DE": "scipy's DE",
 }
 _GROUPS = ("separable", "moderate", "ill-conditioned", "multimodal", "weak structure")
-_CASES = (("10", "100"), ("10", "1000"), ("20", "100"), ("20", "1000"), ("40", "100"), ("40", "1000"))
+_CASES = tuple(product(("2", "5", "10", "20", "40"), ("100", "1000")))
 
 
 def shares(sources: Sources) -> dict[tuple[str, str, str], dict[str, str]]:
@@ -47,6 +48,18 @@ def groups(sources: Sources) -> Rows:
         | {_COLUMNS[name]: _share(found.get((name, dimension, "1000")), group) for name in names}
         for dimension in ("10", "20")
         for group in _GROUPS
+    ]
+
+
+def ratios(sources: Sources) -> Rows:
+    """`CMAES` beside pycma, with 1,000 evaluations per dimension."""
+    return [
+        {"dimensions": row["dimension"], "functions": row["group"]}
+        | {_COLUMNS[name]: row[name] for name in ("cmaes", "pycma CMA-ES")}
+        | {"ratio": row["ratio"], "95% interval": f"[{row['low']}, {row['high']}]"}
+        | {"runs per function": row["runs a function"]}
+        for row in _read(sources, "ratios.csv")
+        if row["dimension"] in ("10", "20") and row["budget"] == "1000"
     ]
 
 

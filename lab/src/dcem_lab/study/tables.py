@@ -246,6 +246,7 @@ TABLES: Tables = {
     "backward": _backward,
     "optimisers": optimisers.overview,
     "optimisers-groups": optimisers.groups,
+    "optimisers-ratios": optimisers.ratios,
     "many-problems": optimisers.many,
     "refine": optimisers.refined,
     "gpu-targets": _gpu_targets,
