@@ -31,5 +31,5 @@ def blamed_on_usage(*kinds: type[Exception]) -> Iterator[None]:
 def missing(error: ModuleNotFoundError, extras: str = "") -> UsageError:
     """What to say where a module is not installed, and which extras of the lab have it."""
     return UsageError(
-        f"the module {error.name!r} is not installed; in a checkout, pip install './lab{extras}' has it"
+        f"the module {error.name!r} is not installed; in a checkout, run pip install './lab{extras}'"
     )

@@ -106,7 +106,7 @@ def _evaluate_suite(folder: Path) -> None:
 
 
 def _write_page(out: Path, quick: bool) -> Path:
-    """Of a quick run: the committed study, where it is at hand, and the run itself."""
+    """For a quick run: the committed study, if available, and the run itself."""
     page = out / "report.html"
     return report.write(page, quick=out) if quick else report.write(page, out / "results")
 

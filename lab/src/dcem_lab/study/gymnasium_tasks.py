@@ -1,4 +1,4 @@
-"""The table of Gymnasium tasks: what `preset=gym` reached on each, and the command that did it."""
+"""The table of Gymnasium tasks: the return that `preset=gym` reached on each, and the command."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(sources: Sources) -> Rows:
         found.append(
             {
                 "task": training.task,
-                "environment steps": f"{curve['env_steps'][last]:,.0f}",
+                "environment steps": _steps(curve["env_steps"][last], record["config"]["loop"]["env_steps"]),
                 "minutes": f"{curve['seconds'][last] / 60:.0f}",
                 "first evaluation": f"{_return(begun)} at {curve['env_steps'][first]:,.0f} steps",
                 "mean return after training": f"{_return(mean)} ({episodes} episodes)",
@@ -43,6 +43,14 @@ def rows(sources: Sources) -> Rows:
             }
         )
     return found
+
+
+def _steps(done: float, planned: int) -> str:
+    """
+    >>> _steps(8000.0, 8000), _steps(12000.0, 24000)
+    ('8,000', '12,000 of 24,000')
+    """
+    return f"{done:,.0f}" if done >= planned else f"{done:,.0f} of {planned:,}"
 
 
 def _return(value: float) -> str:

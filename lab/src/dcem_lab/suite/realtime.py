@@ -9,7 +9,7 @@ import numpy as np
 from dcem_lab.report.sources import read_rows
 
 Rows = list[dict[str, str]]
-_NAMES = {"": "as it ships", "bfloat16": "in bfloat16", "T4": "in bfloat16, 4 iterations"}
+_NAMES = {"": "default", "bfloat16": "in bfloat16", "T4": "in bfloat16, 4 iterations"}
 NOT_PLAYED = "–"
 
 
@@ -36,13 +36,14 @@ def decision_rows(results: Path) -> Rows:
                 "weights": row["weights"],
                 "plans": _NAMES.get(row["controller"].removeprefix(whole).strip("-"), "the policy alone"),
                 "trajectories per decision": f"{int(row['trajectories']):,}",
-                "ms per decision": f"{float(row['busy_ms']):.1f}",
-                "without kernels": f"{float(row['plain_busy_ms']):.1f}"
+                "ms per decision": f"{float(row['ms']):.1f}",
+                "CPU ms": f"{float(row['busy_ms']):.1f}",
+                "CPU ms without kernels": f"{float(row['plain_busy_ms']):.1f}"
                 if row["plain_busy_ms"]
                 else NOT_PLAYED,
                 "mean return": f"{np.mean(list(now.values())):.0f}" if now else NOT_PLAYED,
                 "episodes": str(len(now)),
-                "the same episodes, as it ships": f"{np.mean(same):.0f}" if same else NOT_PLAYED,
+                "same episodes, default planner": f"{np.mean(same):.0f}" if same else NOT_PLAYED,
             }
         )
     return rows
