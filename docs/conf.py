@@ -24,6 +24,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "dcem"
 html_show_sphinx = False
+html_show_copyright = False
 
 default_role = "code"  # docstrings write `name` for code
 autodoc_member_order = "bysource"
