@@ -37,10 +37,10 @@ def rows(sources: Sources) -> Rows:
             {
                 "task": training.task,
                 "trained with": f"`{experiment}`",
-                "environment steps": _steps(curve["env_steps"][last], record["config"]["loop"]["env_steps"]),
+                "steps": _steps(curve["env_steps"][last], record["config"]["loop"]["env_steps"]),
                 "minutes": f"{curve['seconds'][last] / 60:.0f}",
-                "first evaluation": f"{_return(begun)} at {curve['env_steps'][first]:,.0f} steps",
-                "mean return after training": f"{_return(mean)} ({episodes} episodes)",
+                "first evaluation": f"{_return(begun)} after {curve['env_steps'][first]:,.0f}",
+                "after training": f"{_return(mean)} ({episodes} episodes)",
                 "for comparison": known,
             }
         )
