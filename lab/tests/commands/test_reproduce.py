@@ -69,7 +69,7 @@ def test_a_simulator_that_is_missing_is_no_failure(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(evaluate, "main", refuse)
     monkeypatch.setattr(pretrained, "available", lambda: ["cheetah-run"])
     reproduce._evaluate_suite(tmp_path)
-    assert "left out: the module 'mujoco' is not installed" in capsys.readouterr().out
+    assert "skipped: the module 'mujoco' is not installed" in capsys.readouterr().out
 
 
 def test_the_study_is_completed_once(tmp_path, monkeypatch):
