@@ -5,7 +5,7 @@ LIBRARY := .venv-library/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TORCH := torch==2.13.0  # first and by release: a later requirement must not pull another build
 
-# Of Python and torch, beside those that `make test` has: the oldest that is supported, and the newest.
+# Versions of Python and torch in addition to those of `make test`: the oldest supported ones, and the newest.
 VERSIONS := 3.11/2.9.1 3.12/2.13.0 3.13/2.13.0 3.13/2.15.0 3.14/2.15.0
 
 .PHONY: run test test-library test-versions test-lab test-slow soak check docs tables outputs bench dist clean
@@ -51,7 +51,7 @@ tables: .venv/installed  ## the tables of README and docs, rebuilt from the file
 outputs: .venv/installed  ## what the code blocks of the docs print, written into the pages again
 	PYTHONPATH=lab/tests $(BIN)/python -m printed README.md docs/*.md lab/docs/*.md
 
-bench: .venv/installed  ## speed and memory beside peers, tables under benchmarks/results
+bench: .venv/installed  ## speed and memory compared with other packages, tables under benchmarks/results
 	$(BIN)/dcem bench
 
 dist: .venv/installed  ## both wheels, into out/dist

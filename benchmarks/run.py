@@ -25,7 +25,7 @@ TITLE = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="dcem bench", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds, to see it work; writes to out/bench")
+    parser.add_argument("--quick", action="store_true", help="few rounds; writes to out/bench")
     parser.add_argument("--tables", nargs="+", choices=[t.name for t in TABLES], metavar="TABLE")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int)

@@ -24,6 +24,9 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "dcem"
 html_show_sphinx = False
+html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 
 default_role = "code"  # docstrings write `name` for code
 autodoc_member_order = "bysource"

@@ -1,7 +1,8 @@
 """Instances of every problem, their true argmins, and the gradients that a perfect layer would give.
 
 All in float64. A closed form where there is one; else many starts, Newton's method, and the implicit function
-theorem at the lowest minimum. `disagreement` holds these gradients against differences of argmins found anew.
+theorem at the lowest minimum. `disagreement` compares these gradients with finite differences, for which the
+argmin is solved again.
 """
 
 import math

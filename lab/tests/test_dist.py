@@ -66,5 +66,5 @@ def test_the_lab_brings_the_command_and_says_what_is_missing(wheels: dict[str, P
         assert "usage" in run(dcem, command, "--help").lower()
     done = subprocess.run([dcem, "train", "planet", "preset=tiny"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "is not installed; in a checkout, pip install './lab[plot,suite]' has it" in done.stderr
+    assert "is not installed; in a checkout, run pip install './lab[plot,suite]'" in done.stderr
     run(dcem, "train", "regression", "preset=tiny", f"run_dir={python.parent / 'run'}", "tensorboard=false")

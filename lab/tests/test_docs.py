@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import itertools
 import json
 import os
 import pkgutil
@@ -340,6 +341,14 @@ def test_a_page_is_read_in_minutes(page):
     """Generated tables aside; the lab log is a record, not a page to read."""
     words = GENERATED.sub("", page.read_text()).split()
     assert len(words) <= 1500 or page.name.startswith("lab-log")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name)
+def test_a_line_of_a_paragraph_does_not_begin_a_list(page):
+    """A line that begins with `1.` would: Markdown lets such a list interrupt a paragraph."""
+    lines = page.read_text().splitlines()
+    for before, line in itertools.pairwise(lines):
+        assert not (re.match(r"1[.)] ", line) and before.strip()), f"{name(page)}: {line}"
 
 
 def test_the_reference_has_every_public_name():

@@ -63,8 +63,8 @@ class _Solved(torch.autograd.Function):
         u, bad = conjugate_gradients(hessian, grad * free, steps, precision)
         if can_look(bad) and bad.any():
             raise ValueError(
-                "Implicit: f must have a positive definite Hessian at the answer, but it curves downwards or "
-                f"not at all{name_row(bad)}; is the answer a minimum? If so, damping > 0 helps"
+                "Implicit: f must have a positive definite Hessian at the solution, but it curves downwards "
+                f"or not at all{name_row(bad)}; is the solution a minimum? If so, damping > 0 helps"
             )
         u = torch.where(bad.unsqueeze(-1), torch.nan, u)
         return -u, None, None, None, None, None

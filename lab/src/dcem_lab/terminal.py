@@ -26,8 +26,8 @@ _READER_GONE = (errno.EPIPE, errno.EIO)  # a pipe that was closed, a terminal th
 def printable(text: object) -> str:
     r"""The text on one line, with control characters (escape sequences, newlines) escaped.
 
-    >>> print(printable("loss\x1b[2J\nof a stranger"))
-    loss\x1b[2J\nof a stranger
+    >>> print(printable("loss\x1b[2J\nof someone else"))
+    loss\x1b[2J\nof someone else
     """
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
@@ -36,7 +36,7 @@ def printable(text: object) -> str:
 
 
 class FolderError(RuntimeError):
-    """A folder cannot be used. The message, which may quote what a stranger wrote there, is one safe line."""
+    """A folder cannot be used. The message, which may quote untrusted text, is one safe line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))

@@ -21,7 +21,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def test_carts_go_where_a_closed_loop_goes():
-    """The first update begins anew; after that, with hardly any fresh state, plans follow each other."""
+    """At first all states are initial ones; then, with hardly any fresh state, plans follow each other."""
     mpc, carts = controller(), Carts(2, 4, 3, fresh=1e-9)
     random, states = seeded(), []
     for _ in range(4):

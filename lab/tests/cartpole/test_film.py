@@ -74,7 +74,7 @@ def test_a_controller_that_drives_is_filmed_replanning_beside_the_papers(tmp_pat
     settings = cartpole.SMALL | {"updates": 1, "validation_states": 1}
     folder = run_of(cartpole.Config(**settings, fresh=0.5, conditioned=True, device="cpu"), tmp_path / "run")
     assert drives(folder) and not drives("cartpole-8")
-    monkeypatch.setattr(films, "STRONG", "expert-100-10-30")  # sooner
+    monkeypatch.setattr(films, "STRONG", "expert-100-10-30")  # faster
     path, sides = film(folder, tmp_path / "a.mp4", starts=1)
     assert [side.title.split("\n")[1].split()[0] for side in sides] == ["1,000", "1,000", "3,000"]
     assert all(side.states.shape == (61, 1, 5) and side.costs.shape == (61, 1) for side in sides)

@@ -35,5 +35,5 @@ def test_in_words(results):
     said = in_words(read(results))
     assert "for 3 of 3 latent dimensions" in said
     assert "(latent dimension 8) has a validation cost of -11.30" in said
-    assert "with fresh noise it costs -9.50 [-10.00, -9.00], with 1,000" in said
-    assert "The strong expert costs -10.00 [-10.00, -10.00] with 10,000." in said
+    assert "with new noise its cost is -9.50 [-10.00, -9.00], with 1,000" in said
+    assert "The strong expert has -10.00 [-10.00, -10.00] with 10,000." in said

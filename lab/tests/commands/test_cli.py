@@ -153,7 +153,7 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
 
     monkeypatch.setattr(experiments, "load", load)
     assert cli.main(["train", "planet"]) == 2
-    assert "the module 'mujoco' is not installed; in a checkout, pip install" in capsys.readouterr().err
+    assert "the module 'mujoco' is not installed; in a checkout, run pip install" in capsys.readouterr().err
 
 
 BARE = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,23 @@ def test_a_decoder_of_the_cartpole_drives_from_the_states_it_is_compared_on(
     assert f"stays up from {sum(int(row['stays_up']) for row in rows)} of 3 states" in said
     assert "1,000 trajectories per plan" in said
     assert "trained to plan once" in said  # why the pole falls
+
+
+def test_a_suggested_name_can_be_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert exit_code("eval", "cartpol") == exits.USAGE
+    suggested = re.search(r"did you mean '([\w-]+)'", capsys.readouterr().err)
+    assert suggested is not None
+    for known in ("cartpole", suggested[1]):
+        assert exit_code("eval", known, "--episodes", 1, "--csv", tmp_path / "states.csv") == exits.DONE
+
+
+def test_one_episode_has_a_return_and_no_statistics(
+    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert exit_code("eval", full, "--episodes", 1, "--csv", tmp_path / "a.csv") == exits.DONE
+    shown = capsys.readouterr().out
+    [row] = csv.DictReader((tmp_path / "a.csv").read_text().splitlines())
+    assert shown.startswith(f"return    {float(row['return']):.2f}\n") and "iqm" not in shown
 
 
 def test_a_decoder_of_the_cartpole_is_evaluated_as_it_was_trained(capsys: pytest.CaptureFixture) -> None:

@@ -56,9 +56,7 @@ def test_a_missing_launcher_is_named(launcher, module, monkeypatch, tmp_path, ca
     monkeypatch.setattr("dcem_lab.commands.sweep.find_spec", lambda name: None)
     assert dcem("seed=0,1", "-m", f"launcher={launcher}") == 2
     shown = capsys.readouterr().err
-    assert (
-        f"the module '{module}' is not installed; in a checkout, pip install './lab[sweep]' has it" in shown
-    )
+    assert f"the module '{module}' is not installed; in a checkout, run pip install './lab[sweep]'" in shown
     assert len(shown.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 

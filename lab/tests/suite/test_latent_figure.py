@@ -54,8 +54,8 @@ def test_shows_the_numbers_of_the_files(folder):
     assert "some-controller" in page and "Step 1 of 13" in page
     assert "Predicted return: 6.5 at the ring, 7.2 at best." in page
     assert "return of 612" in page and "57% of the variance" in page
-    assert "go round the middle 3 times" in page  # a quarter of a round a step
-    assert "3 steps, from left to right, of 2 actions" in page
+    assert "circle the centre 3 times" in page  # a quarter of a circle per step
+    assert "3 steps (left to right) of 2 actions" in page
     assert "python -m some.module" in page
 
 
@@ -64,7 +64,7 @@ def test_shows_the_numbers_of_the_files(folder):
     [
         ("surface.csv", "1,1,-2,7.25", "1,1,-2,9.25", "9.2 at best"),
         ("path.csv", ",6.5", ",4.5", "4.5 at the ring"),
-        ("actions.csv", "1,1,-1,2,0,1", "1,1,-1,2,0,0.5", "darkest 0.5"),
+        ("actions.csv", "1,1,-1,2,0,1", "1,1,-1,2,0,0.5", "to 0.5 (darkest)"),
         ("run.json", "612.4", "598.4", "return of 598"),
     ],
 )

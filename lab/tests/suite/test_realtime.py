@@ -28,17 +28,18 @@ def test_a_row_has_its_return_and_that_of_the_same_episodes_as_it_ships(tmp_path
     whole, half, policy = decision_rows(tmp_path)
     assert whole == {
         "weights": "quick",
-        "plans": "as it ships",
+        "plans": "default",
         "trajectories per decision": "500",
-        "ms per decision": "30.0",
-        "without kernels": "70.0",
+        "ms per decision": "99.0",
+        "CPU ms": "30.0",
+        "CPU ms without kernels": "70.0",
         "mean return": "344",
         "episodes": "3",
-        "the same episodes, as it ships": "344",
+        "same episodes, default planner": "344",
     }
-    assert (half["plans"], half["ms per decision"], half["without kernels"]) == ("in bfloat16", "20.0", "–")
+    assert (half["plans"], half["CPU ms"], half["CPU ms without kernels"]) == ("in bfloat16", "20.0", "–")
     assert (half["mean return"], half["episodes"]) == ("15", "2")
-    assert half["the same episodes, as it ships"] == "16"
+    assert half["same episodes, default planner"] == "16"
     assert (policy["plans"], policy["mean return"], policy["episodes"]) == ("the policy alone", "–", "0")
 
 

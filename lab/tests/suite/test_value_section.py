@@ -66,7 +66,10 @@ def test_seeds_apart_and_agents_ahead_are_said(results):
     evaluations = [evaluation(**{"a/seed0": np.full(50, 900.0), "a/seed1": np.full(50, 700.0)})]
     trainings = [one for one in read_trainings(results / "agent") if not one.aside]
     apart, cheetah, hopper = value_section.failures(evaluations, trainings, read_peers(results))
-    assert apart == "task: results of plans with a value depend on the seed. The mean returns by seed are 900, 700."
+    assert (
+        apart
+        == "task: results of plans with a value depend on the seed. The mean returns by seed are 900, 700."
+    )
     assert (
         "after 500,000 steps, 1 of 4 published agents are ahead of ours (800, 2 seeds): A (820)." in cheetah
     )

@@ -140,7 +140,7 @@ def first_mean(box: Box | None, x0: Tensor, name: str) -> Tensor:
     for bound in (box.low, box.high):
         if isinstance(bound, Tensor) and bound.shape not in ((), (1,), x0.shape[-1:]):
             raise ValueError(
-                f"{name}: bounds must be numbers or tensors of shape {tuple(x0.shape[-1:])}, one value a "
+                f"{name}: bounds must be numbers or tensors of shape {tuple(x0.shape[-1:])}, one value per "
                 f"dimension of x0, got shape {tuple(bound.shape)}"
             )
     return box.unsquash(x0) if box.boundary == "squash" else x0

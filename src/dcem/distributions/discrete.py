@@ -35,7 +35,7 @@ class Discrete(Distribution):
     """What `Bernoulli` and `Categorical` share: probabilities, refitted by weighted frequencies.
 
     Samples are constants: they jump where a probability crosses a threshold of the noise. Gradients pass
-    through the weights into the probabilities, p = Σ w x / Σ w, and are exact for the samples at hand. An
+    through the weights into the probabilities, p = Σ w x / Σ w, and are exact for the given samples. An
     iteration without smoothing forgets the probabilities before it, and with them their gradients.
 
     The answer of a solve is the most likely point, all zeros and ones; its gradient is that of the

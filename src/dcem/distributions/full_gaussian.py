@@ -32,19 +32,19 @@ class FullGaussianState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FullGaussian(Distribution):
-    """N(m, L Lᵀ), which learns how dimensions go together. For tens of dimensions: fitting costs n³.
+    """N(m, L Lᵀ), with a full covariance for correlated dimensions. For tens of dimensions: a refit costs n³.
 
     The covariance is refitted to weighted samples as the variance of a `Gaussian` is: by 'rank-mu' to
     (1 − c) L Lᵀ + c Σ p (u − m)(u − m)ᵀ, with the mean m before the update.
 
     Args:
-        sigma: the first standard deviation (the first covariance is diagonal), as for `Gaussian`.
+        sigma: the initial standard deviation (the initial covariance is diagonal), as for `Gaussian`.
         bounds: (low, high), as for `Gaussian`.
         boundary: 'clamp' or 'squash'; a truncated correlated Gaussian has no closed-form sampler.
-        jitter: added to the diagonal of a covariance of maximum likelihood, relative to its mean: with fewer
-            elites than dimensions it would be singular. Raised to what the dtype can resolve.
+        jitter: added to the diagonal of a maximum-likelihood covariance, relative to its mean: with fewer
+            elites than dimensions it would be singular. At least the resolution of the dtype.
         estimator: 'rank-mu' or 'likelihood', as for `Gaussian`.
-        n_iters: how many iterations the search has, as for `Gaussian`.
+        n_iters: number of iterations of the search, as for `Gaussian`.
     """
 
     sigma: float | Tensor | None = None

@@ -46,22 +46,22 @@ class FullPaths(NamedTuple):
 class CMAES(SamplingSolver):
     """The covariance matrix adaptation evolution strategy (Hansen, "The CMA Evolution Strategy", 2016).
 
-    As in `DCEM`, the mean moves to a weighted mean of N samples, T times. A sample has weight by its rank:
-    w = ln((N + 1) / 2) − ln rank, of the N with a value. The better half, whose weights are positive, moves
-    the mean. The covariance learns from the path of the mean (rank-one) and from the samples (rank-μ), from
-    the worse half to be smaller (active), and its size from whether the steps of the mean agree with each
-    other. It needs time, some hundred iterations, and then solves what is out of reach for DCEM.
+    As in `DCEM`, the mean moves to a weighted mean of N samples, T times. The weight of a sample depends on
+    its rank: w = ln((N + 1) / 2) − ln rank, where N counts the finite values. The better half has positive
+    weights and moves the mean. The covariance adapts to the path of the mean (rank-one) and to the samples
+    (rank-μ), including the worse half with negative weights (active). Its scale increases while successive
+    steps of the mean agree. It needs hundreds of iterations, and then solves problems that DCEM cannot.
 
-    The weight of a rank is a sum over top-j's, w = w_N + Σ_j Δ_j lml(−v, j, tau), where Δ_j is what a weight
-    loses from rank j to the next. So gradients flow, in all the ways that `dcem.backward` knows; at tau = 0
-    it is the standard algorithm. See `SamplingSolver` for the settings not listed here.
+    The weight of a rank is a sum of soft top-j weights, w = w_N + Σ_j Δ_j lml(−v, j, tau), where Δ_j is the
+    difference between the weights of ranks j and j + 1. So the search is differentiable, by every way of
+    `dcem.backward`. At tau = 0 it is the standard algorithm. See `SamplingSolver` for the other settings.
 
     Args:
         n_samples: N; None for the usual 4 + ⌊3 ln n⌋ in n dimensions.
-        distribution: `FullGaussian`, or `Gaussian` for the separable variant, whose cost grows with n and
-            not n³: for hundreds of dimensions. They give the first spread and the bounds; their estimators
-            are not used. Within clamped bounds the worse half is left out, and it learns more slowly: name
-            none where f has values everywhere.
+        distribution: `FullGaussian`, or `Gaussian` for the separable variant, whose cost grows with n instead
+            of n³: for hundreds of dimensions. It gives the initial standard deviation and the bounds; its
+            estimator is not used. With clamped bounds the worse half is left out, and the covariance adapts
+            more slowly: give no bounds if f is defined everywhere.
         tau: temperature of the soft ranks, >= 0; the number 0 for hard ones. A tensor (a scalar, or one value
             per row) may require gradients.
 

@@ -15,22 +15,22 @@ from dcem.solvers.base import Evaluate
 
 @dataclass(frozen=True, eq=False)
 class Refine:
-    """The best samples of an iteration take gradient steps, and take part in the next one.
+    """Gradient steps from the best samples of an iteration, as candidates of the next one.
 
-    A step goes where f falls most within the distribution, and is some of its standard deviations long:
+    A step follows the gradient, preconditioned by the distribution, for a number of standard deviations:
 
         u − length · Σ∇f / √(∇fᵀ Σ∇f)
 
-    So neither the scale of f nor that of x matters, and steps shrink as the search converges. One gradient
-    serves steps of several lengths, a line search whose points are samples. They come in place of as many
-    new ones and have to be better to count: a step too far does no harm.
+    So steps do not depend on the scale of f or x, and shrink as the search converges. One gradient gives
+    steps of several lengths, like a line search. The resulting points replace as many new samples and compete
+    with the others, so a step that is too long does no harm.
 
     Every iteration evaluates f once more, with its gradient, at `n` points. The steps are part of the graph:
-    where the search is unrolled, the backward pass takes second derivatives of f.
+    if the search is unrolled, the backward pass needs second derivatives of f.
 
     Args:
-        n: how many of the best samples.
-        lengths: of the steps that each of them takes, positive; a tensor (S,) may require gradients.
+        n: number of best samples that take steps.
+        lengths: lengths of the steps in standard deviations, positive; a tensor (S,) may require gradients.
 
     >>> solver = DCEM(n_samples=20, n_elite=5, n_iters=15, refine=Refine())
     """

@@ -1,8 +1,8 @@
 """Videos of cartpole controllers next to each other, from the same states.
 
-They show DCEM in a latent space next to CEM over the forces: each plans one second, and the plan is executed. If the
-decoder was trained for closed-loop control, all controllers, including the paper's and CEM, replan after
-every step.
+They show DCEM in a latent space next to CEM over the forces: each plans one second, and the plan is executed.
+If the decoder was trained for closed-loop control, all controllers, including the paper's and CEM, replan
+after every step.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def closed_loop(results: Path) -> list[dict[str, str]]:
             "trajectories per plan": f"{int(row['trajectories']):,}",
             f"gets up, of {row['states']}": row["get_up"],
             "stays up": row["stay_up"],
-            "states like first states": f"{float(row['seen']):.0%}",
+            "states like initial ones": f"{float(row['seen']):.0%}",
             "median cost per step": row["median_cost_a_step"],
         }
         for row in rows_if_any(results / "cartpole" / "closed_loop.csv")
@@ -226,9 +226,9 @@ def in_words(study: Study) -> str:
     return (
         f"At τ = 1 the mean improvement factor is at least the paper's for {len(reached)} of {len(soft)} "
         f"latent dimensions. The best controller (latent dimension {best.dim}) has a validation cost of "
-        f"{best.best[seed, -1]:.2f}; that is the lowest of many validations, and with fresh noise it costs "
-        f"{again.mean():.2f} [{again.min():.2f}, {again.max():.2f}], with {sampled:,} sampled trajectories. "
-        f"The strong expert costs {strong.mean():.2f} [{strong.min():.2f}, {strong.max():.2f}] with "
+        f"{best.best[seed, -1]:.2f}. That is the lowest of many validations; with new noise its cost is "
+        f"{again.mean():.2f} [{again.min():.2f}, {again.max():.2f}], with {sampled:,} trajectories per plan. "
+        f"The strong expert has {strong.mean():.2f} [{strong.min():.2f}, {strong.max():.2f}] with "
         f"{study.trajectories[STRONG]:,}."
     )
 

@@ -178,8 +178,8 @@ def _factors(study: Study) -> Markup:
     other = rows("Factors over the strong expert", again, scale, "factor over the strong expert", rules)
     tones = [("ink diamond", "paper"), *((COLORS[tau], f"ours, τ = {tau:g}") for tau in TAUS)]
     caption = (
-        "Left: the paper's factors and ours, with 95% intervals over seeds. Right: the same decoders with new "
-        "noise, relative to CEM with ten times the trajectories (line at 1). Dashed: the paper's expert."
+        "Left: the paper's factors and ours, with 95% intervals over seeds. Right: the same decoders with "
+        "new noise, relative to CEM with ten times the trajectories (line at 1). Dashed: the paper's expert."
     )
     panels = [
         panel("Relative to the paper's expert", chart, tones),

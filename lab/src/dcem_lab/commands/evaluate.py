@@ -150,7 +150,7 @@ def _drive_cartpole(given: argparse.Namespace) -> int:
     write_csv(path, ["state", "stays_up", "cost_a_step"], rows)
     print(f"the pole stays up from {int(up.sum())} of {given.episodes} states, replanning after every step")
     if not drives(given.what):
-        print("this decoder was trained to plan once, as in the paper; cartpole-closed-loop is trained to replan")
+        print("this decoder was trained to plan once, as in the paper; cartpole-closed-loop can replan")
     print(f"{trajectories(mpc):,} trajectories per plan, median cost per step {costs.median():.4f}")
     print(f"\nall states: {path}")
     return DONE

@@ -33,7 +33,7 @@ class MissingError(UsageError):
 
     def __init__(self, module: str | None, extras: str = "[plot,suite]") -> None:
         super().__init__(
-            f"the module {module!r} is not installed; in a checkout, pip install './lab{extras}' has it"
+            f"the module {module!r} is not installed; in a checkout, run pip install './lab{extras}'"
         )
 
 

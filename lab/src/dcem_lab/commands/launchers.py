@@ -85,7 +85,7 @@ class Slurm(Launcher):
     timeout_min: minutes of a job; a run that needs more takes several jobs.
     gpus_per_node, cpus_per_task, mem_gb: what a job gets.
     array_parallelism: how many jobs at once.
-    signal_delay_s: how many seconds before the end of its time a job is told (SIGUSR2).
+    signal_delay_s: how many seconds before the end of its time limit a job gets SIGUSR2.
     sbatch: anything else that sbatch takes, as [exclusive,nice=10].
     """
 

@@ -42,7 +42,7 @@ class Schedule(enum.Enum):
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Fit x sin x with a learned energy, through DCEM or unrolled gradient descent. The defaults are the paper's.
+    """Fit x sin x with a learned energy, through DCEM or gradient descent. The defaults are the paper's.
 
     seed: the first seed.
     seeds: number of seeds trained together: seed, seed + 1, ...

@@ -58,7 +58,7 @@ def section(sources: Sources) -> Section:
 def _opening(variants: Sequence[Variant]) -> Markup:
     """Two energy surfaces next to each other, with a slider over iterations."""
     first, (x, y) = variants[0], place(_X, _Y)
-    shares = " and ".join(f"{v.at_minimum.mean():.0%} of those of {v.label}" for v in variants[:2])
+    shares = " and ".join(f"{v.at_minimum.mean():.0%} with {v.label}" for v in variants[:2])
     return render(
         "regression/opening.html",
         sentence=f"Predictions should be minima of the learned energy: {shares} are.",

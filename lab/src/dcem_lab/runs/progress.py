@@ -34,7 +34,9 @@ class Progress:
             self._bar = tqdm(total=total, initial=done, desc=label, file=sys.stderr, dynamic_ncols=True)
 
     def show(self, metrics: dict[str, float]) -> None:
-        self._metrics = " ".join(f"{name}={_short(value)}" for name, value in list(metrics.items())[:_METRICS])
+        self._metrics = " ".join(
+            f"{name}={_short(value)}" for name, value in list(metrics.items())[:_METRICS]
+        )
         if self._bar is not None:
             self._bar.set_postfix_str(self._metrics, refresh=False)
 

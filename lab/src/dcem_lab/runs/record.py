@@ -26,7 +26,7 @@ class RunError(FolderError):
 def read_record(folder: Path | str) -> dict[str, Any]:
     """What `run.json` of a run folder says; RunError when there is none, or it is no record of a run.
 
-    The fields below are there and have their types, whoever wrote the file.
+    The fields below exist and have the right types, even if the file is untrusted.
     """
     path = Path(folder) / RECORD
     try:

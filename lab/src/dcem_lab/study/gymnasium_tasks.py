@@ -1,12 +1,15 @@
-"""The table of Gymnasium tasks: what `preset=gym` reached on each, and the command that did it."""
+"""Tables of Gymnasium tasks: the return that `preset=gym` reached on each, and the commands."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dcem_lab.report.documents import Rows
 from dcem_lab.report.sources import Sources, read_json
-from dcem_lab.suite.numbers import read_evaluations, read_trainings
+from dcem_lab.suite.numbers import Training, read_evaluations, read_trainings
 
 _CONTROLLERS = {"planet": "full-cem", "agent": "full-cem-value"}
 _KNOWN = {"MountainCarContinuous-v0": "90 counts as solved", "InvertedPendulum-v5": "1,000 is the maximum"}
@@ -16,10 +19,9 @@ def rows(sources: Sources) -> Rows:
     """A row per training, in the order of the tasks' names."""
     folder = sources.results / "gymnasium"
     evaluated = {(e.task, e.controller): e.totals for e in read_evaluations(sources.results, "gymnasium")}
-    trainings = [(name, one) for name in _CONTROLLERS for one in read_trainings(folder / name)]
     found = []
-    for experiment, training in sorted(trainings, key=lambda pair: pair[1].task):
-        record = read_json(folder / experiment / training.name / "seed0" / "run.json")
+    for experiment, training in _trainings(folder):
+        record = _record(folder, experiment, training)
         totals = evaluated.get((training.task, _CONTROLLERS[experiment]))
         curve = training.curves[0]
         first, *_, last = np.flatnonzero(np.isfinite(curve["eval_mean"]))
@@ -31,15 +33,41 @@ def rows(sources: Sources) -> Rows:
         found.append(
             {
                 "task": training.task,
-                "environment steps": f"{curve['env_steps'][last]:,.0f}",
+                "trained with": f"`{experiment}`",
+                "steps": _steps(curve["env_steps"][last], record["config"]["loop"]["env_steps"]),
                 "minutes": f"{curve['seconds'][last] / 60:.0f}",
-                "first evaluation": f"{_return(begun)} at {curve['env_steps'][first]:,.0f} steps",
-                "mean return after training": f"{_return(mean)} ({episodes} episodes)",
+                "first evaluation": f"{_return(begun)} after {curve['env_steps'][first]:,.0f}",
+                "after training": f"{_return(mean)} ({episodes} episodes)",
                 "for comparison": known,
-                "command": f"`{_command(record['command'])}`",
             }
         )
     return found
+
+
+def commands(sources: Sources) -> Rows:
+    """The command of every training."""
+    folder = sources.results / "gymnasium"
+    return [
+        {"task": one.task, "command": f"`{_command(_record(folder, experiment, one)['command'])}`"}
+        for experiment, one in _trainings(folder)
+    ]
+
+
+def _trainings(folder: Path) -> list[tuple[str, Training]]:
+    found = [(name, one) for name in _CONTROLLERS for one in read_trainings(folder / name)]
+    return sorted(found, key=lambda pair: pair[1].task)
+
+
+def _record(folder: Path, experiment: str, training: Training) -> dict[str, Any]:
+    return read_json(folder / experiment / training.name / "seed0" / "run.json")
+
+
+def _steps(done: float, planned: int) -> str:
+    """
+    >>> _steps(8000.0, 8000), _steps(12000.0, 24000)
+    ('8,000', '12,000 of 24,000')
+    """
+    return f"{done:,.0f}" if done >= planned else f"{done:,.0f} of {planned:,}"
 
 
 def _return(value: float) -> str:

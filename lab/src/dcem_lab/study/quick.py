@@ -55,9 +55,7 @@ def _cartpole(results: Path) -> Markup:
     title = "Cost while training a two-dimensional latent space"
     chart = lines(title, series, Scale(0, float(steps[-1])), scale, "updates", "cost")
     best = min(float(row["best_cost"]) for row in rows)
-    caption = (
-        f"Blue: validation states. Orange: training states. The best validation cost is {best:.2f}."
-    )
+    caption = f"Blue: validation states. Orange: training states. The best validation cost is {best:.2f}."
     record = read_json(path.parent / "run.json")
     return figure(caption, [panel(title, chart)]) + part("provenance", {"cartpole": record})
 

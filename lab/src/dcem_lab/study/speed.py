@@ -50,8 +50,8 @@ def section(sources: Sources) -> Section:
 def _cpu(folder: Path) -> Markup:
     facts, found = read_json(folder / "run.json"), _tables(folder, CPU)
     caption = (
-        "Milliseconds per call on a logarithmic axis: forward and backward for the first two, forward only for "
-        "the others. Hover over a point for its value."
+        "Milliseconds per call on a logarithmic axis: forward and backward for the first two, forward only "
+        "for the others. Hover over a point for its value."
     )
     return render(
         "study/benchmark.html",
@@ -147,8 +147,8 @@ def _gpu(folder: Path) -> Markup:
     about = (
         f"{facts['gpu']}, driver {facts['driver']}, {versions}, {facts['date']}, commit {facts['commit']}. "
         f"Copying reaches {facts['rates']['bytes'] / 1e12:.2f} TB/s there. Ratios are relative to the first "
-        "row of a case. The floor is the least time that the bytes and operations take at the measured limits "
-        "of the machine."
+        "row of a case. The floor is the least time that the bytes and operations take at the measured "
+        "limits of the machine."
     )
     return render(
         "study/benchmark.html",

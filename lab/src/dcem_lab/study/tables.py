@@ -230,6 +230,7 @@ TABLES: Tables = {
     "agent-episodes": lambda sources: episode_rows(read_evaluations(sources.results, "agent")),
     "agent-questions": lambda sources: questions.agent_rows(sources.results),
     "gymnasium": gymnasium_tasks.rows,
+    "gymnasium-commands": gymnasium_tasks.commands,
     "loop": lambda sources: loop_rows(sources),
     "returns": lambda sources: _evaluations(sources, others=False),
     "evaluations": _evaluations,

@@ -10,7 +10,7 @@ from dcem_lab.report.sources import rows_if_any
 from dcem_lab.suite.numbers import read_episodes, seed_of
 
 NOT_PLAYED = "–"
-_NAMES = {"": "as it ships", "bfloat16": "in bfloat16", "T4": "in bfloat16, 4 iterations"}
+_NAMES = {"": "default", "bfloat16": "in bfloat16", "T4": "in bfloat16, 4 iterations"}
 
 
 def decision_rows(results: Path) -> list[dict[str, str]]:
@@ -30,11 +30,12 @@ def decision_rows(results: Path) -> list[dict[str, str]]:
                 "weights": weights,
                 "plans": _NAMES.get(controller.removeprefix(whole).strip("-"), "the policy alone"),
                 "trajectories per decision": f"{int(row['trajectories']):,}",
-                "ms per decision": f"{float(row['busy_ms']):.1f}",
-                "without kernels": f"{float(row['plain_busy_ms'] or 'nan'):.1f}".replace("nan", NOT_PLAYED),
+                "ms per decision": f"{float(row['ms']):.1f}",
+                "CPU ms": f"{float(row['busy_ms']):.1f}",
+                "CPU ms without kernels": f"{float(row['plain_busy_ms'] or 'nan'):.1f}".replace("nan", NOT_PLAYED),
                 "mean return": _mean([*now.values()]),
                 "episodes": str(len(now)),
-                "the same episodes, as it ships": _mean([before[seed] for seed in now if seed in before]),
+                "same episodes, default planner": _mean([before[seed] for seed in now if seed in before]),
             }
         )
     return rows

@@ -62,7 +62,7 @@ def section(sources: Sources) -> Section:
         "suite/section.html",
         cards=[card for key, card in cards.items() if key not in newest(evaluations)],
         legend=LEGEND,
-        evaluations=[_evaluation(one) for one in evaluations],
+        evaluations=named([_evaluation(one) for one in evaluations], "task", "controller"),
         planning=named(planning, "task", "controller"),
         machines=machines,
         **{name: _phase(name, results, trainings) for name, trainings in phases.items()},

@@ -84,7 +84,7 @@ def section(sources: Sources) -> Section:
         body,
         failures=list(failures(evaluations, shown, peers)),
         opening=_opening({key: cards[key] for key in opening}, evaluations),
-        about="Plans that end in the estimate of critics: learning curves, all episodes, and published agents.",
+        about="Plans that end in a value: learning curves, all episodes, and published agents.",
     )
 
 
@@ -149,8 +149,8 @@ def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
         )
         panels.append(panel(task, chart, [(line.color, line.label) for line in (*ours, *others)]))
     caption = (
-        "Mean return of the evaluation episodes over environment steps. Ours: mean and range over seeds. Thin: "
-        f"means of {ALWAYS} and of the {OTHERS} published agents that are best where our curve ends."
+        "Mean return of the evaluation episodes over environment steps. Ours: mean and range over seeds. "
+        f"Thin: means of {ALWAYS} and of the {OTHERS} published agents that are best where our curve ends."
     )
     return figure(caption, panels) if panels else Markup()
 

@@ -1,4 +1,4 @@
-"""Learning critics and an actor on replayed experience, beside the world model.
+"""Learning critics and an actor on replayed experience, in addition to the world model.
 
 The critics' targets are returns of n steps, with what averaged critics say about the actor's next action
 behind them, the less of two drawn at random:

@@ -98,7 +98,7 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
         return {"name": self.name, "steps": self._steps, **self._get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a :meth:`get_state` of the same task, whoever made it, bit for bit."""
+        """Continue bit for bit from a :meth:`get_state` of another environment of the same task."""
         if state["name"] != self.name:
             raise ValueError(f"state must be one of {self.name!r}, got one of {state['name']!r}.")
         # A reset builds whatever a task makes on its first episode; the state then replaces all of it.
