@@ -35,7 +35,6 @@ def write(
     run_folders: finished grids with latent dimension 2 at τ = 1, and optionally other temperatures.
     """
     folder = Path(results) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
     decoders: dict[str, Any] = {}
     for tau in (1.0, 0.1, 0.0):
         name = Member(2, tau, 0).name
