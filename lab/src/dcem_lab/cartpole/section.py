@@ -81,16 +81,15 @@ def _naming(dim: int, tau: float) -> tuple[str, str, str]:
 
 
 def _claim(variant: Variant) -> Claim:
-    factors = variant.best[:, -1] / paper.CARTPOLE_EXPERT
-    found = interval(factors)
+    found = interval(variant.factors)
     known = paper.CARTPOLE_FACTORS[variant.dim, variant.tau]
     return Claim(
         *_naming(variant.dim, variant.tau),
         f"{known:.3f}",
         f"{found.mean:.3f}",
-        str(len(factors)),
+        str(len(variant.factors)),
         found.bounds(),
-        judge(factors, known),
+        judge(variant.factors, known),
     )
 
 
@@ -114,17 +113,12 @@ def _records(root: Path) -> dict[str, dict[str, Any]]:
 
 def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
     """Sentences whose condition the numbers meet."""
-    expert = paper.CARTPOLE_EXPERT
     below = []
     for (dim, tau), variant in study.variants.items():
-        ours, known = (variant.best[:, -1] / expert).mean(), paper.CARTPOLE_FACTORS[dim, tau]
+        ours, known = variant.factors.mean(), paper.CARTPOLE_FACTORS[dim, tau]
         if ours < known:
             other = study.one_state.get((dim, tau))
-            again = (
-                f", ours with one, cut short, {(other.best[:, -1] / expert).mean():.3f}"
-                if other is not None
-                else ""
-            )
+            again = f", ours with one, cut short, {other.factors.mean():.3f}" if other is not None else ""
             below.append(f"d = {dim}, τ = {tau:g}: {ours:.3f} (the paper {known:.3f}{again})")
     if below:
         yield part("below", below, len(study.variants), of="cartpole/failures.html")
@@ -133,7 +127,7 @@ def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
         yield (
             "Cartpole: the latent space of an autoencoder of expert plans suits a hard search, not a soft "
             f"one. Searched by CEM it costs {hard}, searched by DCEM {soft}; the paper's expert costs "
-            f"{expert}."
+            f"{paper.CARTPOLE_EXPERT}."
         )
     papers = [f"cartpole-{dim}" for dim in DIMS]
     rows = [row for row in numbers.closed_loop(results) if row["controller"] in papers]
@@ -163,7 +157,7 @@ def _factors(study: Study) -> Markup:
     for (dim, tau), variant in study.variants.items():
         known = paper.CARTPOLE_FACTORS[dim, tau]
         theirs = Mark(f"paper: {known:.3f}", "ink", known, shape="diamond")
-        ours = _interval_mark("ours", COLORS[tau], variant.best[:, -1] / paper.CARTPOLE_EXPERT, "dot")
+        ours = _interval_mark("ours", COLORS[tau], variant.factors, "dot")
         groups.append((f"d = {dim}, τ = {tau:g}", [theirs, ours]))
     rules = [Rule("the paper's expert", 1.0, "1 0")]
     chart = rows("Improvement factors", groups, scale, "improvement factor", rules)

@@ -238,7 +238,8 @@ def write_evaluation(
     draws = [iterates(model, x, config.eval_iters, generator) for _ in range(config.eval_draws)]
     errors = torch.stack([(draw - y.mT).square().mean(-1) for draw in draws]).mean(0)  # (S, T)
     predictions = draws[0]
-    precise: Any = deepcopy(model.energy).double()  # type: ignore[attr-defined]  # so that rounding does not create minima
+    precise: Any = deepcopy(model.energy)
+    precise.double()  # so that rounding does not create minima
     nearest = nearest_minimum(precise, x.double(), predictions[:, config.n_iters - 1].double())
     grid_x, grid_y, surface = energy_surface(precise, config.seeds, x.device)
     counts = [str(t + 1) for t in range(config.eval_iters)]

@@ -111,16 +111,9 @@ class Collector:
         self._count(transition)
 
     def _remember_one_by_one(
-        self,
-        states: Tensor,
-        observations: Tensor,
-        actions: Tensor,
-        next_observations: Tensor,
-        rewards: Tensor,
-        terminated: Tensor,
-        ended: Tensor,
-        following: Tensor,
+        self, states: Tensor, observations: Tensor, actions: Tensor, *arrived: Tensor
     ) -> Tensor:
+        next_observations, rewards, terminated, ended, following = arrived
         self.replay.add(observations, actions, rewards, next_observations, ended, terminated)
         self.model.normalizer.update(next_observations)
         self.model.reward_scale.update(rewards)

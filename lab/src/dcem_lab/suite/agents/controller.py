@@ -58,10 +58,8 @@ class Episode(NamedTuple):
     """Statistics of one episode."""
 
     seed: int
-    total: float
-    """The undiscounted return."""
-    length: int
-    """Actions taken."""
+    total: float  # the undiscounted return
+    length: int  # actions taken
 
 
 class Controller:

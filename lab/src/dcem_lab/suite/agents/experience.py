@@ -18,26 +18,16 @@ from dcem_lab.suite.replay import ReplayBuffer
 class Experience(NamedTuple):
     """T consecutive steps of E environments, (T, E, ...), in tensors that stay in place."""
 
-    states: Tensor
-    """(T, E, S): the model's, before the action."""
-    reached: Tensor
-    """(T, E, S): the model's, after it; an episode's last one where it ended."""
-    noise: Tensor
-    """(T, E, iterations, N, n): the planner's."""
-    means: Tensor
-    """(T, E, m): the planned actions."""
-    actions: Tensor
-    """(T, E, m): the sampled actions around these, not clipped."""
-    rewards: Tensor
-    """(T, E)"""
-    terminated: Tensor
-    """(T, E)"""
-    ended: Tensor
-    """(T, E): terminated or cut off by a time limit."""
-    arrived: Tensor
-    """(T, E, o): the observations after the actions; an episode's last one where it ended."""
-    following: Tensor
-    """(T, E, o): the observations to continue from; the first of a new episode where one ended."""
+    states: Tensor  # (T, E, S), the model's, before the action
+    reached: Tensor  # (T, E, S), the model's, after it; an episode's last one where it ended
+    noise: Tensor  # (T, E, iterations, N, n), the planner's
+    means: Tensor  # (T, E, m), the planned actions
+    actions: Tensor  # (T, E, m), the sampled actions around these, not clipped
+    rewards: Tensor  # (T, E)
+    terminated: Tensor  # (T, E)
+    ended: Tensor  # (T, E), terminated or cut off by a time limit
+    arrived: Tensor  # (T, E, o), the observations after the actions; an episode's last one where it ended
+    following: Tensor  # (T, E, o), the observations to continue from; of a new episode where one ended
 
     @staticmethod
     def zeros(steps: int, n_envs: int, policy: Policy) -> Experience:
