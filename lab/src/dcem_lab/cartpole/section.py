@@ -162,13 +162,10 @@ def _factors(study: Study) -> Markup:
     rules = [Rule("the paper's expert", 1.0, "1 0")]
     chart = rows("Improvement factors", groups, scale, "improvement factor", rules)
     strong = study.expert(STRONG)
-    again = [
-        (
-            f"d = {dim}, τ = {tau:g}",
-            [_interval_mark("ours, fresh noise", COLORS[tau], study.again(variant, "validation") / strong)],
-        )
-        for (dim, tau), variant in study.variants.items()
-    ]
+    again = []
+    for (dim, tau), variant in study.variants.items():
+        found = study.again(variant, "validation") / strong
+        again.append((f"d = {dim}, τ = {tau:g}", [_interval_mark("ours, fresh noise", COLORS[tau], found)]))
     rules = [Rule("the strong expert", 1.0, "1 0"), Rule("the paper's expert", study.expert() / strong)]
     other = rows("Factors over the strong expert", again, scale, "factor over the strong expert", rules)
     tones = [("ink diamond", "paper"), *((COLORS[tau], f"ours, τ = {tau:g}") for tau in TAUS)]
@@ -200,16 +197,12 @@ def _convergence(study: Study) -> Markup:
         series = []
         for variant in found:
             x, curve = binned(variant.states, variant.validation, bins=42)
-            series.append(
-                Line(
-                    f"τ = {variant.tau:g}", COLORS[variant.tau], x, curve.mean(0), curve.min(0), curve.max(0)
-                )
-            )
+            label, shown = f"τ = {variant.tau:g}", (curve.mean(0), curve.min(0), curve.max(0))
+            series.append(Line(label, COLORS[variant.tau], x, *shown))
         most = max(float(variant.states[-1]) for variant in found)
         title = f"{dim} latent dimensions"
-        panels.append(
-            panel(title, lines(title, series, Scale(0, most), _COSTS, "states trained on", "cost", rules))
-        )
+        chart = lines(title, series, Scale(0, most), _COSTS, "states trained on", "cost", rules)
+        panels.append(panel(title, chart))
     caption = (
         "Cost on the validation states while training: mean, lowest and highest of the seeds. "
         "Dashed: the paper's expert, dotted: the strong one."
