@@ -1,33 +1,14 @@
 """Settings of a solver that are learned: parameters, and modules that keep them in range."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-class _Limited(nn.Module):
-    """Numbers that stay in a range while they are learned: a function of a parameter, and its inverse."""
-
-    function: Callable[[Tensor], Tensor]
-    inverse: Callable[[Tensor], Tensor]
-    allowed: str
-
-    def __init__(self, value: float | Tensor) -> None:
-        super().__init__()
-        start = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach()
-        self._shape, raw = start.shape, self.inverse(start)
-        if not raw.isfinite().all():
-            raise ValueError(f"{type(self).__name__}: value must {self.allowed}, got {value}")
-        self.raw = nn.Parameter(torch.atleast_1d(raw))  # a scalar could not be sharded
-
-    def forward(self) -> Tensor:
-        return self.function(self.raw).reshape(self._shape)
-
-
-class Positive(_Limited):
+class Positive(nn.Module):
     """One or more numbers that stay positive while they are learned: the softplus of a parameter.
 
     Pass it to a solver in place of a number: `DCEM(tau=Positive(0.5))`. It becomes a parameter of a layer
@@ -38,20 +19,36 @@ class Positive(_Limited):
     tensor(0.5000, grad_fn=<...>)
     """
 
-    function = staticmethod(nn.functional.softplus)
-    inverse = staticmethod(lambda y: y + torch.log(-torch.expm1(-y)))
-    allowed = "be positive"
+    def __init__(self, value: float | Tensor) -> None:
+        super().__init__()
+        start = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
+        if not (start > 0).all():
+            raise ValueError(f"Positive: value must be positive, got {value}")
+        self._shape = start.shape
+        raw = start + torch.log(-torch.expm1(-start))
+        self.raw = nn.Parameter(raw if raw.ndim else raw.unsqueeze(0))  # a scalar could not be sharded
+
+    def forward(self) -> Tensor:
+        return nn.functional.softplus(self.raw).reshape(self._shape)
 
 
-class Fraction(_Limited):
+class Fraction(nn.Module):
     """One or more numbers that stay between 0 and 1 while they are learned: the sigmoid of a parameter.
 
     >>> Fraction(0.25)()
     tensor(0.2500, grad_fn=<...>)
     """
 
-    function, inverse = staticmethod(torch.sigmoid), staticmethod(torch.logit)
-    allowed = "lie between 0 and 1"
+    def __init__(self, value: float | Tensor) -> None:
+        super().__init__()
+        start = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
+        if not ((start > 0) & (start < 1)).all():
+            raise ValueError(f"Fraction: value must lie between 0 and 1, got {value}")
+        self._shape = start.shape
+        self.raw = nn.Parameter(torch.atleast_1d(start.logit()))  # a scalar could not be sharded
+
+    def forward(self) -> Tensor:
+        return self.raw.sigmoid().reshape(self._shape)
 
 
 class PerIteration(nn.Module):
