@@ -95,12 +95,8 @@ def test_the_study_is_completed_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(reproduce, "STUDY", trainings)
     monkeypatch.setattr(cartpole_grid, "reevaluate", reevaluate)
-    monkeypatch.setattr(
-        cartpole_study.cartpole_pictures, "write", lambda folders, root: done.append("pictures")
-    )
-    monkeypatch.setattr(
-        cartpole_study.cartpole_closed_loop, "write", lambda root: leave(root / "closed_loop.csv")
-    )
+    monkeypatch.setattr(cartpole_study.pictures, "write", lambda folders, root: done.append("pictures"))
+    monkeypatch.setattr(cartpole_study.closed_loop, "write", lambda root: leave(root / "closed_loop.csv"))
     monkeypatch.setattr(cartpole_study, "film", lambda what, path: done.append("film"))
     assert cli.main(["reproduce", "--out", str(tmp_path)]) == exits.DONE
     assert done == ["reevaluation.csv", "pictures", "closed_loop.csv", "film"]

@@ -13,6 +13,7 @@ from dcem_lab.suite.agents.finetune import Finetuner
 from dcem_lab.suite.agents.finetune_config import BACKWARD_MODES, FinetuneConfig
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
+from dcem_lab.suite.trained import Trained
 from toy.environment import Plane
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +36,8 @@ def make_agent(latent: bool = True, device: str = "cuda", units: int = 32, **cha
         "parts": parts,
     }
     envs = ParallelEnv(functools.partial(Plane, 10), 10)
-    return Finetuner(envs, model, decoder, PLANNER, FinetuneConfig(**{**settings, **changes}), 10, 0, device)
+    controller = Trained("plane", None, PLANNER, model, decoder)
+    return Finetuner(envs, controller, FinetuneConfig(**{**settings, **changes}), steps=10, seed=0)
 
 
 @pytest.mark.parametrize("mode", BACKWARD_MODES)

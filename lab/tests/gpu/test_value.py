@@ -79,7 +79,7 @@ def test_fused_critics_say_what_the_critics_say(
                 parameter.mul_(scale).add_(0.01)
             judge.refresh()
             expected = guide.worth(states)
-        got = judge(guide.observed(states))
+        got = judge(guide.model.observed(states))
         assert (got - expected).norm() < HALF * expected.norm()
 
 

@@ -14,6 +14,7 @@ from dcem_lab.suite.agents.finetune import Finetuner
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
+from dcem_lab.suite.trained import Trained
 from toy.environment import Plane
 
 E, T = 3, 8
@@ -40,4 +41,4 @@ def make_agent(
     decoder = Decoder(2, PLANNER.horizon, 2, hidden=(8,)) if latent else None
     config = FinetuneConfig(parts=parts, **{**SMALL, **changes})
     envs = ParallelEnv(functools.partial(Plane, episode, final=final), E)
-    return Finetuner(envs, make_model(), decoder, PLANNER, config, T, seed)
+    return Finetuner(envs, Trained("plane", None, PLANNER, make_model(), decoder), config, T, seed)

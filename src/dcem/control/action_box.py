@@ -10,21 +10,18 @@ from dcem.distributions.box import Bound, as_bound
 
 def action_bounds(low: Bound | None, high: Bound | None, decoder: Any) -> tuple[Any, Any]:
     """The bounds that are given, else a decoder's, else -1 and 1; a decoder's must lie inside."""
-    theirs = [getattr(decoder, name, None) for name in ("low", "high")]
-    chosen = []
-    for name, given, own, usual in (("low", low, theirs[0], -1.0), ("high", high, theirs[1], 1.0)):
+    chosen: list[Any] = []
+    for name, given, sign in (("low", low, -1.0), ("high", high, 1.0)):
+        own = getattr(decoder, name, None)
         if given is None:
-            chosen.append(usual if own is None else own.detach().clone())
+            chosen.append(sign if own is None else own.detach().clone())
             continue
-        bound = as_bound(given)
-        if own is not None:
-            outside = own < torch.as_tensor(bound) if name == "low" else own > torch.as_tensor(bound)
-            if outside.any():
-                raise ValueError(
-                    f"MPC: {name} must be left out or hold the decoder's actions, whose {name} is "
-                    f"{own.tolist()}, got {given}"
-                )
-        chosen.append(bound)
+        chosen.append(as_bound(given))
+        if own is not None and (sign * own > sign * torch.as_tensor(chosen[-1])).any():
+            raise ValueError(
+                f"MPC: {name} must be left out or hold the decoder's actions, whose {name} is "
+                f"{own.tolist()}, got {given}"
+            )
     return chosen[0], chosen[1]
 
 

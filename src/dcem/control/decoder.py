@@ -51,15 +51,10 @@ class Decoder(nn.Module):
         for name, bound in (("low", low), ("high", high)):
             self.register_buffer(name, torch.as_tensor(bound, dtype=torch.get_default_dtype()).clone())
         self.settings: dict[str, Any] = {
-            "latent_dim": latent_dim,
-            "horizon": horizon,
-            "action_dim": action_dim,
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "hidden": list(hidden),
-            "activation": activation,
-            "state_dim": state_dim,
-        }
+            "latent_dim": latent_dim, "horizon": horizon, "action_dim": action_dim,
+            "low": self.low.tolist(), "high": self.high.tolist(),
+            "hidden": list(hidden), "activation": activation, "state_dim": state_dim,
+        }  # fmt: skip
         sizes = [latent_dim + state_dim, *hidden, horizon * action_dim]
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise(sizes):

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+TerminalCost = Callable[[Any], Tensor] | None  # last states (..., s) -> costs (...)
+
 
 class Model(Protocol):
     """Dynamics and cost of a system. States are one tensor, or a nesting of them; any leading dimensions.
@@ -32,11 +34,7 @@ def as_model(model: Any) -> Any:
 
 
 def rollout(
-    model: Model,
-    state: Any,
-    actions: Tensor,
-    discount: float = 1.0,
-    terminal_cost: Callable[[Any], Tensor] | None = None,
+    model: Model, state: Any, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
 ) -> Tensor:
     """Total cost (...) of actions (..., H, m) from state (..., s): Σ_t γ^t c_t + γ^H · terminal_cost(s_H).
 
@@ -57,11 +55,7 @@ def rollout(
 
 
 def sequence_cost(
-    model: Model,
-    state: Any,
-    actions: Tensor,
-    discount: float = 1.0,
-    terminal_cost: Callable[[Any], Tensor] | None = None,
+    model: Model, state: Any, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
 ) -> Tensor:
     """Total cost (*B, N) of N candidates (*B, N, H, m) from each state (*B, s).
 

@@ -21,6 +21,7 @@ from torch import Generator, Tensor, nn
 
 from dcem import DCEM, MPC, Decoder, Gaussian
 from dcem.systems.cartpole import Cartpole
+from dcem_lab.cartpole import shipped
 from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.scores import CostOf, Score, plan_scores, scores, write_scores
 from dcem_lab.cartpole.shipped import with_the_papers_search
@@ -127,6 +128,11 @@ def expert_controller(name: str) -> MPC:
     distribution = Gaussian(sigma=force, estimator="likelihood")
     solver = DCEM(n_samples=n_samples, n_elite=n_elite, n_iters=n_iters, tau=0, distribution=distribution)
     return MPC(Cartpole(), HORIZON, -force, force, solver=solver)
+
+
+def expert_or_shipped(name: str) -> MPC:
+    """A controller that others are compared with, by its name."""
+    return expert_controller(name) if name in EXPERTS else shipped.load(name)
 
 
 @torch.no_grad()

@@ -14,8 +14,7 @@ from torch import Generator
 
 from dcem import MPC
 from dcem.control import Trajectory, closed_loop
-from dcem_lab.cartpole import shipped as cartpole_shipped
-from dcem_lab.cartpole.baselines import PAPER, STRONG, expert_controller
+from dcem_lab.cartpole.baselines import PAPER, STRONG, expert_or_shipped
 from dcem_lab.cartpole.driving import STEPS, UPRIGHT, stays_up
 from dcem_lab.cartpole.scores import trajectories
 from dcem_lab.cartpole.train import validation_states
@@ -33,10 +32,8 @@ def write(
     results: Path | str = "lab/results/cartpole", names: Sequence[str] = CONTROLLERS, count: int = 100
 ) -> Path:
     """Write closed_loop.csv: how many of `count` random states end well, and the median cost of a step."""
-    experts = {name: expert_controller(name) for name in names if name.startswith("expert")}
-    others = {name: cartpole_shipped.load(name) for name in names if name not in experts}
-    found = experts | others
-    return write_rows(Path(results) / "closed_loop.csv", {name: found[name] for name in names}, count)
+    controllers = {name: expert_or_shipped(name) for name in names}
+    return write_rows(Path(results) / "closed_loop.csv", controllers, count)
 
 
 def write_rows(path: Path, controllers: Mapping[str, MPC], count: int = 100) -> Path:
@@ -45,7 +42,6 @@ def write_rows(path: Path, controllers: Mapping[str, MPC], count: int = 100) -> 
     for name, mpc in controllers.items():
         driven = drive(mpc, count)
         rows.append([name, trajectories(mpc), count, STEPS, *figures(driven).values()])
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_csv(path, ["controller", "trajectories", "states", "steps", *figures(driven)], rows)
     return path
 

@@ -47,7 +47,8 @@ def film(
     embedded = cartpole_shipped.find(what)
     generator = Generator().manual_seed(seed)
     states = hanging_states(starts, generator)
-    show, shown = carry_out, {_name(embedded): embedded}
+    kind = "DCEM" if embedded.solver.tau else "CEM"
+    show, shown = carry_out, {f"{kind} in {embedded.search_dim} latent dimensions": embedded}
     if cartpole_shipped.drives(what):
         papers = cartpole_shipped.load(PAPERS)
         show, shown = replan, {"trained in its closed loop": embedded, "trained as in the paper": papers}
@@ -130,8 +131,3 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> Path:
     first, *others = (Image.fromarray(frame).quantize(64) for frame in frames)
     first.save(path, save_all=True, append_images=others, duration=1000 / fps, loop=0)
     return path
-
-
-def _name(embedded: MPC) -> str:
-    kind = "DCEM" if embedded.solver.tau else "CEM"
-    return f"{kind} in {embedded.search_dim} latent dimensions"

@@ -32,6 +32,11 @@ class Variant:
     def name(self) -> str:
         return f"d{self.dim}-tau{self.tau:g}"
 
+    @property
+    def factors(self) -> np.ndarray:
+        """The best validation costs (S,) over that of the paper's expert."""
+        return self.best[:, -1] / PAPER_EXPERT
+
 
 @dataclass(frozen=True)
 class Study:
@@ -157,7 +162,7 @@ def factors(study: Study) -> list[dict[str, str]]:
     """
     rows = []
     for key, variant in study.variants.items():
-        paper, best = PAPER_FACTORS[key], variant.best[:, -1] / PAPER_EXPERT
+        paper, best = PAPER_FACTORS[key], variant.factors
         noise, fresh = study.again(variant, "validation"), study.again(variant, "fresh")
         row = {
             "latent dimension": str(variant.dim),
@@ -172,7 +177,7 @@ def factors(study: Study) -> list[dict[str, str]]:
         }
         if key in study.one_state:
             other = study.one_state[key]
-            row["one state per update"] = f"{(other.best[:, -1] / PAPER_EXPERT).mean():.3f}"
+            row["one state per update"] = f"{other.factors.mean():.3f}"
             row["stopped after"] = f"{int(other.states[-1]):,}"
         rows.append(row)
     return rows
@@ -217,7 +222,7 @@ def baselines(study: Study) -> list[dict[str, str]]:
 def in_words(study: Study) -> str:
     """What the numbers say about the paper's claims."""
     soft = [v for (_, tau), v in study.variants.items() if tau == 1]
-    reached = [v for v in soft if v.best[:, -1].mean() / PAPER_EXPERT >= PAPER_FACTORS[v.dim, v.tau]]
+    reached = [v for v in soft if v.factors.mean() >= PAPER_FACTORS[v.dim, v.tau]]
     best = min(soft, key=lambda v: v.best[:, -1].min())
     seed = int(best.best[:, -1].argmin())
     again = study.scores[f"{best.name}-seed{seed}", "validation"]

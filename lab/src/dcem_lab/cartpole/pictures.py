@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from dcem import MPC, Record
+from dcem import MPC
 from dcem.systems.cartpole import Cartpole
 from dcem_lab.cartpole.baselines import PAPER, PCA, STRONG, expert_controller, expert_plans, grid_points
 from dcem_lab.cartpole.scores import load_decoder
@@ -35,7 +35,6 @@ def write(
     run_folders: finished grids with latent dimension 2 at τ = 1, and optionally other temperatures.
     """
     folder = Path(results) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
     decoders: dict[str, Any] = {}
     for tau in (1.0, 0.1, 0.0):
         name = Member(2, tau, 0).name
@@ -43,19 +42,14 @@ def write(
             if (run_folder / "decoders" / f"{name}-best.safetensors").exists():
                 decoders[f"tau{tau:g}"] = load_decoder(f"{name}-best", run_folder / "decoders")
     decoders["pca"] = PCA(expert_plans(PAPER, plans, seed=0), 2)
-    states = starting_states()
+    states = validation_states()
+    states = states[states[:, 2] < -0.7][:STARTS]  # the first with the pole well below the horizon
     for name, decoder in decoders.items():
         for i, state in enumerate(states):
             write_surface(folder / f"surface_{name}_{i}.csv", surface(decoder, state))
     write_samples(folder / "cem_samples.csv", expert_controller(STRONG), states[0])
     write_samples(folder / "dcem_samples.csv", with_the_papers_search(decoders["tau1"], 1.0), states[0])
     return folder
-
-
-def starting_states() -> Tensor:
-    """The first validation states (3, 5) with the pole well below the horizon."""
-    states = validation_states()
-    return states[states[:, 2] < -0.7][:STARTS]
 
 
 def surface(decoder: Any, state: Tensor) -> Tensor:
@@ -81,12 +75,7 @@ def write_samples(path: Path, mpc: MPC, state: Tensor) -> None:
         actions = mpc.decode(shown, state).flatten(1)
         costs = mpc.total_cost(shown, state)
         kinds = ["sample"] * SHOWN + ["mean"]
-        sampled = _sampled(record)
+        sampled = (record.iteration + 1) * record.samples.shape[-2]  # up to the end of this iteration
         for kind, x, u, cost in zip(kinds, shown.tolist(), actions.tolist(), costs.tolist(), strict=True):
             rows.append([record.iteration + 1, kind, cost, sampled, *(x if points else []), *u])
     write_csv(path, [*columns, *points, *(f"u{t}" for t in range(mpc.horizon))], rows, digits=5)
-
-
-def _sampled(record: Record) -> int:
-    """Trajectories sampled up to the end of this iteration."""
-    return (record.iteration + 1) * record.samples.shape[-2]

@@ -80,16 +80,15 @@ def _naming(dim: int, tau: float) -> tuple[str, str, str]:
 
 
 def _claim(variant: Variant) -> Claim:
-    factors = variant.best[:, -1] / paper.CARTPOLE_EXPERT
-    found = interval(factors)
+    found = interval(variant.factors)
     known = paper.CARTPOLE_FACTORS[variant.dim, variant.tau]
     return Claim(
         *_naming(variant.dim, variant.tau),
         f"{known:.3f}",
         f"{found.mean:.3f}",
-        str(len(factors)),
+        str(len(variant.factors)),
         found.bounds(),
-        judge(factors, known),
+        judge(variant.factors, known),
     )
 
 
@@ -113,17 +112,12 @@ def _records(root: Path) -> dict[str, dict[str, Any]]:
 
 def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
     """Sentences whose condition the numbers meet."""
-    expert = paper.CARTPOLE_EXPERT
     below = []
     for (dim, tau), variant in study.variants.items():
-        ours, known = (variant.best[:, -1] / expert).mean(), paper.CARTPOLE_FACTORS[dim, tau]
+        ours, known = variant.factors.mean(), paper.CARTPOLE_FACTORS[dim, tau]
         if ours < known:
             other = study.one_state.get((dim, tau))
-            again = (
-                f"; ours with one state, in a shorter run, {(other.best[:, -1] / expert).mean():.3f}"
-                if other is not None
-                else ""
-            )
+            again = f"; ours with one state, in a shorter run, {other.factors.mean():.3f}" if other else ""
             below.append(f"d = {dim}, τ = {tau:g}: {ours:.3f} (the paper {known:.3f}{again})")
     if below:
         yield part("below", below, len(study.variants), of="cartpole/failures.html")
@@ -132,7 +126,7 @@ def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
         yield (
             "Cartpole: the latent space of an autoencoder of expert plans works with a hard search, but not "
             f"with a soft one. CEM in it reaches costs of {hard}; DCEM {soft}. The paper's expert has "
-            f"{expert}."
+            f"{paper.CARTPOLE_EXPERT}."
         )
     papers = [f"cartpole-{dim}" for dim in DIMS]
     rows = [row for row in numbers.closed_loop(results) if row["controller"] in papers]
@@ -162,18 +156,15 @@ def _factors(study: Study) -> Markup:
     for (dim, tau), variant in study.variants.items():
         known = paper.CARTPOLE_FACTORS[dim, tau]
         theirs = Mark(f"paper: {known:.3f}", "ink", known, shape="diamond")
-        ours = _interval_mark("ours", COLORS[tau], variant.best[:, -1] / paper.CARTPOLE_EXPERT, "dot")
+        ours = _interval_mark("ours", COLORS[tau], variant.factors, "dot")
         groups.append((f"d = {dim}, τ = {tau:g}", [theirs, ours]))
     rules = [Rule("the paper's expert", 1.0, "1 0")]
     chart = rows("Improvement factors", groups, scale, "improvement factor", rules)
     strong = study.expert(STRONG)
-    again = [
-        (
-            f"d = {dim}, τ = {tau:g}",
-            [_interval_mark("ours, fresh noise", COLORS[tau], study.again(variant, "validation") / strong)],
-        )
-        for (dim, tau), variant in study.variants.items()
-    ]
+    again = []
+    for (dim, tau), variant in study.variants.items():
+        found = study.again(variant, "validation") / strong
+        again.append((f"d = {dim}, τ = {tau:g}", [_interval_mark("ours, fresh noise", COLORS[tau], found)]))
     rules = [Rule("the strong expert", 1.0, "1 0"), Rule("the paper's expert", study.expert() / strong)]
     other = rows("Factors over the strong expert", again, scale, "factor over the strong expert", rules)
     tones = [("ink diamond", "paper"), *((COLORS[tau], f"ours, τ = {tau:g}") for tau in TAUS)]
@@ -207,16 +198,12 @@ def _convergence(study: Study) -> Markup:
         series = []
         for variant in found:
             x, curve = binned(variant.states, variant.validation, bins=42)
-            series.append(
-                Line(
-                    f"τ = {variant.tau:g}", COLORS[variant.tau], x, curve.mean(0), curve.min(0), curve.max(0)
-                )
-            )
+            label, shown = f"τ = {variant.tau:g}", (curve.mean(0), curve.min(0), curve.max(0))
+            series.append(Line(label, COLORS[variant.tau], x, *shown))
         most = max(float(variant.states[-1]) for variant in found)
         title = f"{dim} latent dimensions"
-        panels.append(
-            panel(title, lines(title, series, Scale(0, most), _COSTS, "states trained on", "cost", rules))
-        )
+        chart = lines(title, series, Scale(0, most), _COSTS, "states trained on", "cost", rules)
+        panels.append(panel(title, chart))
     caption = (
         "Cost on the validation states during training: mean and range over seeds. "
         "Dashed: the paper's expert. Dotted: the strong one."

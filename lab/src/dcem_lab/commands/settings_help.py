@@ -38,10 +38,9 @@ def settings_help(name: str, module: Any) -> str:
     lines += ["", "presets:"]
     for preset, changes in module.PRESETS.items():
         changes = flatten(changed(base, changes))
-        lines += _wrapped(
-            f"  preset={preset}: ",
-            ", ".join(f"{key}={as_typed(new)}" for key, new in changes.items() if new != defaults[key]),
-        )
+        words = [f"{key}={as_typed(new)}" for key, new in changes.items() if new != defaults[key]]
+        text = f"  preset={preset}: {', '.join(words)}"
+        lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     lines += ["", "dcem train --help explains run folders, time limits, sweeps and exit codes."]
     return "\n".join(lines) + "\n"
 
@@ -98,7 +97,3 @@ def _allowed(known: Known) -> str:
         return type_text(known.type)
     text = known.range.text(several=typing.get_origin(known.type) is tuple)
     return text if known.range.among else f"{type_text(known.type)}, {text}"
-
-
-def _wrapped(head: str, text: str) -> list[str]:
-    return textwrap.wrap(head + text, WIDTH, subsequent_indent="    ", break_on_hyphens=False)

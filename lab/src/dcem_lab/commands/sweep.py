@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
+import time
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
@@ -37,7 +38,7 @@ def sweep(job: Job, launcher: Launcher, configs: list[Any]) -> int:
     try:
         note_planned(root, runs)
         left = [config for config in configs if not job.is_finished(config, of_sweep=True)]
-        in_time = takewhile(lambda _: not job.is_out_of_time(), left)
+        in_time = takewhile(lambda _: job.deadline is None or time.monotonic() < job.deadline, left)
         if left:
             task = functools.partial(job.run, of_sweep=True)
             launcher.launch(task, in_time, root / ".sweep", job.experiment)

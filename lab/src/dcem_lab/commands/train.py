@@ -138,9 +138,6 @@ class Job:
             return False
         return record.get("status") == "finished" and record.get("config") == to_json(config)
 
-    def is_out_of_time(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
-
     def run(self, config: Any, of_sweep: bool = False) -> str:
         """Run one config, or resume it; returns `finished`, `interrupted` or `failed`."""
         folder = self.folder(config, of_sweep)

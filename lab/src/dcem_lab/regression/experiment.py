@@ -162,7 +162,7 @@ def run(config: Config, run: Run) -> None:
         index = batch["index"].to(device)
         update(x.gather(1, index), y.gather(1, index))
     log(config.updates, mse())
-    write_evaluation(config, model, energy, x, y, generator, run.folder)
+    write_evaluation(config, model, x, y, generator, run.folder)
 
 
 def dataset(points: int) -> tuple[Tensor, Tensor]:
@@ -232,19 +232,14 @@ TABLES = ("iterations", "predictions", "energy", "minima")
 
 @torch.no_grad()
 def write_evaluation(
-    config: Config,
-    model: Argmin,
-    energy: EnergyNetwork,
-    x: Tensor,
-    y: Tensor,
-    generator: Generator,
-    folder: Path,
+    config: Config, model: Argmin, x: Tensor, y: Tensor, generator: Generator, folder: Path
 ) -> None:
     """The figures of every seed, as CSVs in `folder`: seed<k>_iterations, _predictions, _energy, _minima."""
     draws = [iterates(model, x, config.eval_iters, generator) for _ in range(config.eval_draws)]
     errors = torch.stack([(draw - y.mT).square().mean(-1) for draw in draws]).mean(0)  # (S, T)
     predictions = draws[0]
-    precise = deepcopy(energy).double()  # so that rounding does not create minima
+    precise: Any = deepcopy(model.energy)
+    precise.double()  # so that rounding does not create minima
     nearest = nearest_minimum(precise, x.double(), predictions[:, config.n_iters - 1].double())
     grid_x, grid_y, surface = energy_surface(precise, config.seeds, x.device)
     counts = [str(t + 1) for t in range(config.eval_iters)]

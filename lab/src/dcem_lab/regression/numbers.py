@@ -128,11 +128,13 @@ def table(variants: Sequence[Variant]) -> list[dict[str, str]]:
     rows = []
     for variant in variants:
         at_10, last = variant.error_at(min(10, variant.errors.shape[1])), variant.errors[:, -1]
+        reached = variant.steps[-1] >= REGRESSION_UPDATES
+        there = _spread(variant.trained_for(), "{:.1e}") if reached else "not reached"
         rows.append(
             {
                 "variant": variant.label,
                 "seeds": str(len(variant.curve)),
-                f"training MSE at {REGRESSION_UPDATES:,} updates": _at_the_papers_budget(variant),
+                f"training MSE at {REGRESSION_UPDATES:,} updates": there,
                 "the paper's there": PAPER_MSE.get(variant.name, "not reported"),
                 "updates": f"{int(variant.steps[-1]):,}",
                 "MSE": _spread(variant.error_at(variant.config["n_iters"]), "{:.1e}"),
@@ -143,11 +145,6 @@ def table(variants: Sequence[Variant]) -> list[dict[str, str]]:
             }
         )
     return rows
-
-
-def _at_the_papers_budget(variant: Variant) -> str:
-    reached = variant.steps[-1] >= REGRESSION_UPDATES
-    return _spread(variant.trained_for(), "{:.1e}") if reached else "not reached"
 
 
 def sentences(variants: Sequence[Variant]) -> list[str]:

@@ -64,9 +64,9 @@ class Checkpoints:
             }
             write_bytes(self.folder / manifest, seal(body))
         except OSError as error:
+            intact = f"the one in {self._good[-1][0]} is intact" if self._good else "there is no earlier one"
             raise CheckpointError(
-                f"the checkpoint of step {step} could not be saved in {self.folder} ({error}); "
-                f"{self._fallback()}"
+                f"the checkpoint of step {step} could not be saved in {self.folder} ({error}); {intact}"
             ) from error
         earlier = [pair for pair in self._good if pair[0] != manifest]
         self._good = [*earlier, (manifest, str(entry["file"]))][-_KEEP:]
@@ -106,11 +106,6 @@ class Checkpoints:
             again += 1
             name = f"step{step:012d}-{again}.safetensors"
         return name
-
-    def _fallback(self) -> str:
-        if not self._good:
-            return "there is no earlier one"
-        return f"the one in {self._good[-1][0]} is intact"
 
     def _remove_others(self) -> None:
         """Manifests go before the data they name: a manifest never outlives its data."""

@@ -53,18 +53,7 @@ def to_json(value: Any) -> Any:
 
 
 def flatten(config: Any) -> dict[str, Any]:
-    """Dotted field names and their values.
-
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Solver:
-    ...     tau: float = 1.0
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Config:
-    ...     seed: int = 0
-    ...     solver: Solver = Solver()
-    >>> flatten(Config())
-    {'seed': 0, 'solver.tau': 1.0}
-    """
+    """Dotted field names and their values: `{'seed': 0, 'solver.tau': 1.0}`."""
     flat: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -87,6 +76,8 @@ def changed(config: Any, changes: Mapping[str, Any], group: str = "") -> Any:
     ...     solver: Solver = Solver()
     >>> changed(Config(), {"solver.tau": 0.5, "seed": 3})
     Config(seed=3, solver=Solver(tau=0.5))
+    >>> flatten(Config())
+    {'seed': 0, 'solver.tau': 1.0}
     """
     own: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}

@@ -26,7 +26,8 @@ class Progress:
         self._started_at, self._start = done, time.monotonic()
         self._printed = self._start
         self._bar: Any = None
-        if _on_a_terminal() if bar is None else bar:
+        terminal = sys.stderr is not None and sys.stderr.isatty()  # a process may be started without one
+        if terminal if bar is None else bar:
             try:
                 from tqdm import tqdm
             except ImportError:
@@ -60,10 +61,6 @@ class Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-
-def _on_a_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()  # a process may be started without one
 
 
 def _short(value: float) -> str:

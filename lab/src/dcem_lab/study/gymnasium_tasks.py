@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dcem_lab.report.documents import Rows
-from dcem_lab.report.sources import Sources, read_json
-from dcem_lab.suite.numbers import Training, read_evaluations, read_trainings
+from dcem_lab.report.formats import public_command
+from dcem_lab.report.sources import Sources
+from dcem_lab.suite.numbers import Training, evaluated, read_evaluations, read_trainings
 
 _CONTROLLERS = {"planet": "full-cem", "agent": "full-cem-value"}
 _KNOWN = {"MountainCarContinuous-v0": "90 counts as solved", "InvertedPendulum-v5": "1,000 is the maximum"}
 
 
 def rows(sources: Sources) -> Rows:
-    """A row per training, in the order of the tasks' names."""
-    folder = sources.results / "gymnasium"
-    evaluated = {(e.task, e.controller): e.totals for e in read_evaluations(sources.results, "gymnasium")}
+    """A row per training that has been evaluated, by its first seed, in the order of the tasks' names."""
+    played = {(e.task, e.controller): e.totals for e in read_evaluations(sources.results, "gymnasium")}
     found = []
-    for experiment, training in _trainings(folder):
-        record = _record(folder, experiment, training)
-        totals = evaluated.get((training.task, _CONTROLLERS[experiment]))
-        curve = training.curves[0]
-        first, *_, last = np.flatnonzero(np.isfinite(curve["eval_mean"]))
-        begun = curve["eval_mean"][first]
-        mean = curve["eval_mean"][last] if totals is None else totals.mean()
+    for experiment, training in _trainings(sources):
+        record, curve = _record(training), training.curves[0]
+        steps, means = evaluated(curve, "eval_mean")
+        if not len(steps):
+            continue
+        totals = played.get((training.task, _CONTROLLERS[experiment]))
+        mean = means[-1] if totals is None else totals.mean()
         episodes = record["config"]["loop"]["eval_episodes"] if totals is None else len(totals)
-        exact = evaluated.get((training.task, "exact-model"))
+        exact = played.get((training.task, "exact-model"))
         known = _KNOWN.get(training.task, "") if exact is None else f"{exact.mean():.1f} with the exact model"
         found.append(
             {
                 "task": training.task,
                 "trained with": f"`{experiment}`",
-                "steps": _steps(curve["env_steps"][last], record["config"]["loop"]["env_steps"]),
-                "minutes": f"{curve['seconds'][last] / 60:.0f}",
-                "first evaluation": f"{_return(begun)} after {curve['env_steps'][first]:,.0f}",
+                "steps": _steps(steps[-1], record["config"]["loop"]["env_steps"]),
+                "minutes": f"{curve['seconds'][curve['env_steps'] == steps[-1]][-1] / 60:.0f}",
+                "first evaluation": f"{_return(means[0])} after {steps[0]:,.0f}",
                 "after training": f"{_return(mean)} ({episodes} episodes)",
                 "for comparison": known,
             }
@@ -46,20 +43,20 @@ def rows(sources: Sources) -> Rows:
 
 def commands(sources: Sources) -> Rows:
     """The command of every training."""
-    folder = sources.results / "gymnasium"
     return [
-        {"task": one.task, "command": f"`{_command(_record(folder, experiment, one)['command'])}`"}
-        for experiment, one in _trainings(folder)
+        {"task": training.task, "command": f"`{_command(_record(training)['command'])}`"}
+        for _, training in _trainings(sources)
     ]
 
 
-def _trainings(folder: Path) -> list[tuple[str, Training]]:
+def _trainings(sources: Sources) -> list[tuple[str, Training]]:
+    folder = sources.results / "gymnasium"
     found = [(name, one) for name in _CONTROLLERS for one in read_trainings(folder / name)]
     return sorted(found, key=lambda pair: pair[1].task)
 
 
-def _record(folder: Path, experiment: str, training: Training) -> dict[str, Any]:
-    return read_json(folder / experiment / training.name / "seed0" / "run.json")
+def _record(training: Training) -> dict[str, Any]:
+    return next(iter(training.records.values()))
 
 
 def _steps(done: float, planned: int) -> str:
@@ -75,10 +72,10 @@ def _return(value: float) -> str:
 
 
 def _command(line: str) -> str:
-    """Without the options that change nothing about the result.
+    """As short as it can be typed.
 
     >>> _command("dcem train planet preset=gym loop.env_steps=8000 run_dir=runs/a tensorboard=false")
     'dcem train planet preset=gym env_steps=8000'
     """
-    kept = [word for word in line.split() if not word.startswith(("run_dir=", "tensorboard="))]
-    return " ".join(word.removeprefix("loop.").removeprefix("collecting.") for word in kept)
+    words = public_command(line).split()
+    return " ".join(word.removeprefix("loop.").removeprefix("collecting.") for word in words)

@@ -181,10 +181,6 @@ def _backward(sources: Sources) -> Rows:
     ]
 
 
-def _gpu_targets(sources: Sources) -> Rows:
-    return rows_if_any(sources.gpu_benchmarks / "targets.csv")
-
-
 def _differentiation(sources: Sources) -> Rows:
     """Time and memory of the gradient of plans."""
     return [
@@ -250,7 +246,7 @@ TABLES: Tables = {
     "optimisers-ratios": optimisers.ratios,
     "many-problems": optimisers.many,
     "refine": optimisers.refined,
-    "gpu-targets": _gpu_targets,
+    "gpu-targets": lambda sources: rows_if_any(sources.gpu_benchmarks / "targets.csv"),
     "differentiation": _differentiation,
     "layers-quadratic": lambda sources: peers.layer_rows(sources, "quadratic"),
     "layers-multimodal": lambda sources: peers.layer_rows(sources, "multimodal"),

@@ -73,18 +73,9 @@ def statistics(returns: Sequence[float]) -> dict[str, float]:
     q1, median, q3 = np.percentile(x, [25, 50, 75])
     iqm = bootstrap(x, interquartile_mean, _RESAMPLES)
     metrics = {
-        "episodes": len(x),
-        "mean": x.mean(),
-        "std": x.std(),
-        "median": median,
-        "q1": q1,
-        "q3": q3,
-        "iqm": iqm.mean,
-        "iqm_low": iqm.low,
-        "iqm_high": iqm.high,
-        "min": x.min(),
-        "max": x.max(),
-    }
+        "episodes": len(x), "mean": x.mean(), "std": x.std(), "median": median, "q1": q1, "q3": q3,
+        "iqm": iqm.mean, "iqm_low": iqm.low, "iqm_high": iqm.high, "min": x.min(), "max": x.max(),
+    }  # fmt: skip
     return {name: float(value) for name, value in metrics.items()}
 
 

@@ -70,7 +70,7 @@ def write(
     returns, actions = [], []
     for moment in moments:
         state, plan = episode.states[moment], episode.plans[moment]
-        found = predicted_returns(mpc, state, points(plan, two, whole))
+        found = -mpc.total_cost(points(plan, two, whole), state)  # as pessimistic as the planner has it
         returns += [[moment, *row] for row in torch.column_stack([whole, found]).tolist()]
         decoded = mpc.decode(points(plan, two, cells), state)
         actions += [
@@ -142,11 +142,6 @@ def grid(span: float, size: int) -> Tensor:
 def points(plan: Tensor, two: Tensor, places: Tensor) -> Tensor:
     """The latent points (P, d) at places (P, 2) of the slice through a plan (d,)."""
     return plan + (places - plan @ two.T) @ two
-
-
-def predicted_returns(mpc: MPC, state: Tensor, z: Tensor) -> Tensor:
-    """What the model, as pessimistic as the planner has it, expects of decode(z) (P, d) from a state (s,)."""
-    return -mpc.total_cost(z, state)
 
 
 def main() -> None:

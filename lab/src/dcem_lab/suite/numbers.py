@@ -135,6 +135,10 @@ def training_rows(trainings: Sequence[Training]) -> list[dict[str, str]]:
         for (seed, record), curve in zip(training.records.items(), training.curves, strict=True):
             steps, median = evaluated(curve, "eval_median")
             _, mean = evaluated(curve, "eval_mean")
+            newest = best = NO_EVALUATION
+            if len(median):
+                newest = f"{mean[-1]:.0f}, {median[-1]:.0f}"
+                best = f"{median.max():.0f}, {steps[median.argmax()]:,.0f}"
             rows.append(
                 {
                     "task": training.task,
@@ -142,12 +146,8 @@ def training_rows(trainings: Sequence[Training]) -> list[dict[str, str]]:
                     "seed": seed.removeprefix("seed"),
                     "environment steps": f"{curve['env_steps'][-1]:,.0f}",
                     "of its budget": f"{record['step'] / record['steps']:.0%}" if "steps" in record else "",
-                    "last mean, median": f"{mean[-1]:.0f}, {median[-1]:.0f}"
-                    if len(median)
-                    else NO_EVALUATION,
-                    "best median, at": f"{median.max():.0f}, {steps[median.argmax()]:,.0f}"
-                    if len(median)
-                    else NO_EVALUATION,
+                    "last mean, median": newest,
+                    "best median, at": best,
                     **({"predicted return": _promised(curve)} if latent else {}),
                     "wall time": duration(record.get("wall_seconds") or float(curve["seconds"][-1])),
                     "machine": machine_of(record).split(",")[0],

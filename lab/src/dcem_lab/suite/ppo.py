@@ -98,14 +98,10 @@ def check(config: Config) -> None:
     source, learning = load_from(config.source, config.snapshot, **config.planner.given()), config.learning
     Policy(source.model, source.decoder, source.planner, value=source.value).train_only(learning.parts)
     with closing(source.environment()()) as env:
-        actions, distance = _actions(config, env), source.model.config.distance
+        actions = _actions(config, env)
         if learning.likelihood:
             require_chunks(env, config.loop.n_envs, learning.replay_steps, {"length": learning.length})
-            allowed = f"from model.distance={distance} to below actions={actions}"
-            require(distance <= learning.length < actions, "length", learning.length, allowed)
-    transitions = config.loop.n_envs * actions
-    allowed = f"at most {transitions}, the transitions of a step"
-    require(learning.minibatch <= transitions, "minibatch", learning.minibatch, allowed)
+    learning.check(config.loop.n_envs, actions, source.model.config.distance)
 
 
 def run(config: Config, run: Run) -> None:
@@ -126,17 +122,7 @@ def run(config: Config, run: Run) -> None:
         closing(ParallelEnv(make, loop.n_envs, loop.n_workers)) as envs,
         evaluations(trained, make, loop, FINETUNE_SELECTION_SEED) as evaluate,
     ):
-        agent = Finetuner(
-            envs,
-            trained.model,
-            trained.decoder,
-            trained.planner,
-            config.learning,
-            actions,
-            config.seed,
-            device,
-            trained.value,
-        )
+        agent = Finetuner(envs, trained, config.learning, actions, config.seed)
         train(run, agent, trained, evaluate, schedule)
 
 

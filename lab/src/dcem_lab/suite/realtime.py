@@ -30,15 +30,19 @@ def decision_rows(results: Path) -> list[dict[str, str]]:
                 "weights": weights,
                 "plans": _NAMES.get(controller.removeprefix(whole).strip("-"), "the policy alone"),
                 "trajectories per decision": f"{int(row['trajectories']):,}",
-                "ms per decision": f"{float(row['ms']):.1f}",
-                "CPU ms": f"{float(row['busy_ms']):.1f}",
-                "CPU ms without kernels": f"{float(row['plain_busy_ms'] or 'nan'):.1f}".replace("nan", NOT_PLAYED),
+                "ms per decision": _time(row["ms"]),
+                "CPU ms": _time(row["busy_ms"]),
+                "CPU ms without kernels": _time(row["plain_busy_ms"]),
                 "mean return": _mean([*now.values()]),
                 "episodes": str(len(now)),
                 "same episodes, default planner": _mean([before[seed] for seed in now if seed in before]),
             }
         )
     return rows
+
+
+def _time(ms: str) -> str:
+    return f"{float(ms):.1f}" if ms else NOT_PLAYED
 
 
 def _mean(returns: list[float]) -> str:

@@ -22,10 +22,7 @@ CONTROLLERS = {"agent": "full-cem", "planet": "full-cem", "embed": "latent-dcem"
 """What controllers are called in the table, by experiment; those with a value have -value behind that."""
 
 _CURVE = {
-    "env_steps": "env_steps",
-    "updates": "updates",
-    "seconds": "seconds",
-    "return": "return",
+    **{name: name for name in ("env_steps", "updates", "seconds", "return")},
     "eval/mean": "eval_mean",
     "eval/median": "eval_median",
 }

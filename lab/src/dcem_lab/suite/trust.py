@@ -29,14 +29,10 @@ MOST_REPEATS = 1_000
 """Limit for the action repeat in a file."""
 
 _DECODER = {
-    "latent_dim": int,
-    "horizon": int,
-    "action_dim": int,
-    "low": float | tuple[float, ...],
-    "high": float | tuple[float, ...],
+    **dict.fromkeys(("latent_dim", "horizon", "action_dim", "state_dim"), int),
+    **dict.fromkeys(("low", "high"), float | tuple[float, ...]),
     "hidden": tuple[int, ...],
     "activation": str,
-    "state_dim": int,
     "residual": bool,
 }
 _VALUE = {

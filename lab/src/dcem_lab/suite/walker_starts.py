@@ -60,7 +60,10 @@ def write(results: Path) -> Path:
 def start_rows(results: Path) -> list[dict[str, str]]:
     """Episodes in which latent controllers, and full CEM on their model, stay down, by initial pose."""
     starts = rows_if_any(results / "dmc" / "starts" / f"{TASK}.csv")
-    pose = {row["episode_seed"]: _pose(float(row["angle"])) for row in starts}
+    pose = {
+        row["episode_seed"]: next(name for name, most in POSES.items() if float(row["angle"]) <= most)
+        for row in starts
+    }
     down: dict[str, list[tuple[str, bool]]] = {}
     for row in rows_if_any(results / "dmc" / "evaluations.csv"):
         start = pose.get(row["episode_seed"])
@@ -71,10 +74,6 @@ def start_rows(results: Path) -> list[dict[str, str]]:
         | {name: _share([stays for start, stays in episodes if start == name]) for name in POSES}
         for controller, episodes in down.items()
     ]
-
-
-def _pose(angle: float) -> str:
-    return next(name for name, most in POSES.items() if angle <= most)
 
 
 def _share(stays: list[bool]) -> str:

@@ -20,6 +20,7 @@ from dcem_lab.suite.agents.policy import PARTS, Critic, Policy
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.gae import advantages
 from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
+from dcem_lab.suite.trained import Trained
 from toy.environment import Plane
 from toy.finetuner import E, T, make_agent, make_model
 
@@ -216,7 +217,8 @@ def test_the_return_goes_up(parts: tuple[str, ...], latent: bool) -> None:
         value_steps=1, backward="unroll",
     )  # fmt: skip
     make = functools.partial(Plane, 8)
-    agent = Finetuner(ParallelEnv(make, 10), model, decoder, planner, config, steps=8, seed=0)
+    trained = Trained("plane", None, planner, model, decoder)
+    agent = Finetuner(ParallelEnv(make, 10), trained, config, steps=8, seed=0)
     controller, tests = Controller(model, planner, decoder=decoder), ParallelEnv(make, 20)
 
     def score() -> float:
@@ -259,9 +261,9 @@ def test_what_cannot_be_trained_is_refused() -> None:
         make_agent(("decoder",), latent=False)
     with pytest.raises(ValueError, match=r"planner.tau must be positive"):
         Policy(make_model(), None, PlannerConfig())
-    with pytest.raises(ValueError, match="minibatch must be at most the 24 transitions of a step, got 25"):
+    with pytest.raises(ValueError, match="minibatch must be at most 24, the transitions of a step, got 25"):
         make_agent(minibatch=25)
-    with pytest.raises(ValueError, match=r"length must be from model.distance=2 to below the 8 steps"):
+    with pytest.raises(ValueError, match=r"length must be from model.distance=2 to below actions=8"):
         make_agent(("reward",), likelihood=1.0, length=8)
     model, all_elite = make_model(), PlannerConfig(samples=5, elites=5, iterations=2, horizon=3, tau=1.0)
     policy = Policy(model, Decoder(2, 3, 2, hidden=(8,)), all_elite)

@@ -104,12 +104,12 @@ def test_ends_are_worth_what_the_critics_say(pessimism: float, generator: Genera
     states = torch.randn(2, 35, model.state_dim, generator=generator)
     guide = Guide(value, model, pessimism)
     judge = NativeJudge(value, pessimism)
-    torch.testing.assert_close(judge(guide.observed(states)), guide.worth(states), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(judge(guide.model.observed(states)), guide.worth(states), rtol=1e-4, atol=1e-4)
     with torch.no_grad():
         value.critics.biases[-1].add_(1.0)
-    before = judge(guide.observed(states))
+    before = judge(guide.model.observed(states))
     judge.refresh()
-    torch.testing.assert_close(judge(guide.observed(states)) - before, torch.full((2, 35), 10.0))
+    torch.testing.assert_close(judge(guide.model.observed(states)) - before, torch.full((2, 35), 10.0))
 
 
 @needs_compiler

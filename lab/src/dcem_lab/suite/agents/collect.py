@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from dcem import capture
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents.controller import Transition, follow, on_device
+from dcem_lab.suite.agents.controller import Following, Transition, follow, on_device
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
@@ -51,7 +51,7 @@ class CollectingConfig(Settings):
         return due.diff() > 0 if self.policy_share else None
 
 
-class Collector:
+class Collector(Following):
     """Steps environments with planned actions and writes the transitions to a replay buffer.
 
     A step is three calls, so that a learner can use the device while the environments use the CPU:
@@ -68,12 +68,9 @@ class Collector:
     def __init__(
         self, envs: ParallelEnv, model: RSSM, replay: ReplayBuffer, noise: Tensor, generator: Generator
     ) -> None:
-        self.envs, self.model, self.replay = envs, model, replay
-        self._noise, self._generator = noise.unsqueeze(-1), generator
-        self._observations = noise.new_zeros(envs.num_envs, model.obs_dim)
-        self._states = noise.new_zeros(envs.num_envs, model.state_dim)
+        super().__init__(envs, model)
+        self.replay, self._noise, self._generator = replay, noise.unsqueeze(-1), generator
         self._actions = noise.new_zeros(envs.num_envs, model.action_dim)
-        self._sums = np.zeros(envs.num_envs)
         self.returns: list[float] = []
         """Of the episodes that ended last, as many as there are environments; oldest first."""
         self.episodes = 0
@@ -82,11 +79,6 @@ class Collector:
         """Steps of all environments together."""
         changes = [*replay.state, *model.normalizer.buffers(), *model.reward_scale.buffers()]
         self._remember = capture(self._remember_one_by_one, changes=changes)
-
-    def restart(self, seed: int) -> None:
-        """Start the first episode in every environment."""
-        self._observations = on_device(self.envs.reset(seed=seed)[0], self._noise.device)
-        self._states = self.model.initial(self._observations)
 
     @torch.no_grad()
     def act(self, plan: Callable[[Tensor], Tensor] | None) -> np.ndarray:
@@ -105,52 +97,29 @@ class Collector:
     @torch.no_grad()
     def record(self, transition: Transition) -> None:
         """Store the transition that the last actions led to. Does not wait for the device."""
-        arrived = [on_device(part, self._noise.device) for part in transition]
+        arrived = [on_device(part, self._device) for part in transition]
         self._states = self._remember(self._states, self._observations, self._actions, *arrived)
         self._observations = arrived[-1]
-        self._count(transition)
+        finished = self.count(transition)
+        self.episodes += len(finished)
+        self.steps += self.envs.num_envs
+        self.returns = (self.returns + finished)[-self.envs.num_envs :]
 
     def _remember_one_by_one(
-        self,
-        states: Tensor,
-        observations: Tensor,
-        actions: Tensor,
-        next_observations: Tensor,
-        rewards: Tensor,
-        terminated: Tensor,
-        ended: Tensor,
-        following: Tensor,
+        self, states: Tensor, observations: Tensor, actions: Tensor, *arrived: Tensor
     ) -> Tensor:
+        next_observations, rewards, terminated, ended, following = arrived
         self.replay.add(observations, actions, rewards, next_observations, ended, terminated)
         self.model.normalizer.update(next_observations)
         self.model.reward_scale.update(rewards)
         return follow(self.model, states, actions, following, ended)
 
-    def _count(self, transition: Transition) -> None:
-        self._sums += transition.rewards
-        finished = self._sums[transition.ended].tolist()
-        self._sums[transition.ended] = 0.0
-        self.episodes += len(finished)
-        self.steps += self.envs.num_envs
-        self.returns = (self.returns + finished)[-self.envs.num_envs :]
-
     def state_dict(self) -> dict[str, Any]:
-        """The environments in mid-episode and everything that belongs to them, except the replay buffer."""
-        return {
-            "envs": self.envs.get_state(),
-            "observations": self._observations,
-            "states": self._states,
-            "sums": self._sums.copy(),
-            "returns": self.returns,
-            "episodes": self.episodes,
-            "steps": self.steps,
-        }
+        """Everything but the replay buffer."""
+        counts = {"returns": self.returns, "episodes": self.episodes, "steps": self.steps}
+        return super().state_dict() | counts
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
-        self.envs.set_state(state["envs"])
-        self._observations = state["observations"].to(self._noise.device)
-        self._states = state["states"].to(self._noise.device)
-        self._sums = np.array(state["sums"])
+        super().load_state_dict(state)
         self.returns, self.episodes = list(state["returns"]), state["episodes"]
         self.steps = state.get("steps", 0)  # missing in older checkpoints

@@ -1,7 +1,7 @@
 """A world model and a planner as a controller: an agent without exploration and learning."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,14 +54,56 @@ def follow(model: RSSM, states: Tensor, actions: Tensor, observations: Tensor, e
     return torch.where(ended.unsqueeze(-1), model.initial(observations), followed)
 
 
+class Following:
+    """Environments in mid-episode, the model states that follow them, and the returns so far.
+
+    Args:
+        envs: E environments.
+        model: follows the episodes.
+    """
+
+    def __init__(self, envs: ParallelEnv, model: RSSM) -> None:
+        self.envs, self.model, n_envs = envs, model, envs.num_envs
+        self._device = next(model.parameters()).device
+        self._observations = torch.zeros(n_envs, model.obs_dim, device=self._device)
+        self._states = torch.zeros(n_envs, model.state_dim, device=self._device)
+        self._sums = np.zeros(n_envs)
+
+    def restart(self, seed: int) -> None:
+        """Start the first episode in every environment."""
+        self._observations = on_device(self.envs.reset(seed=seed)[0], self._device)
+        self._states = self.model.initial(self._observations)
+
+    def count(self, transition: Transition) -> list[float]:
+        """The returns of the episodes that ended with this step."""
+        self._sums += transition.rewards
+        finished = self._sums[transition.ended].tolist()
+        self._sums[transition.ended] = 0.0
+        return finished
+
+    def state_dict(self) -> dict[str, Any]:
+        """The environments in mid-episode and what belongs to them."""
+        return {
+            "envs": self.envs.get_state(),
+            "observations": self._observations,
+            "states": self._states,
+            "sums": self._sums.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.envs.set_state(state["envs"])
+        self._observations = state["observations"].to(self._device)
+        self._states = state["states"].to(self._device)
+        self._sums = np.array(state["sums"])
+
+
 class Episode(NamedTuple):
     """Statistics of one episode."""
 
     seed: int
-    total: float
-    """The undiscounted return."""
-    length: int
-    """Actions taken."""
+    total: float  # the undiscounted return
+    length: int  # actions taken
 
 
 class Controller:

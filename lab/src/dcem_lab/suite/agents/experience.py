@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from dcem import capture
-from dcem_lab.suite.agents.controller import Transition, on_device, step_environments
+from dcem_lab.suite.agents.controller import Following, on_device, step_environments
 from dcem_lab.suite.agents.policy import Policy
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.replay import ReplayBuffer
@@ -18,26 +17,16 @@ from dcem_lab.suite.replay import ReplayBuffer
 class Experience(NamedTuple):
     """T consecutive steps of E environments, (T, E, ...), in tensors that stay in place."""
 
-    states: Tensor
-    """(T, E, S): the model's, before the action."""
-    reached: Tensor
-    """(T, E, S): the model's, after it; an episode's last one where it ended."""
-    noise: Tensor
-    """(T, E, iterations, N, n): the planner's."""
-    means: Tensor
-    """(T, E, m): the planned actions."""
-    actions: Tensor
-    """(T, E, m): the sampled actions around these, not clipped."""
-    rewards: Tensor
-    """(T, E)"""
-    terminated: Tensor
-    """(T, E)"""
-    ended: Tensor
-    """(T, E): terminated or cut off by a time limit."""
-    arrived: Tensor
-    """(T, E, o): the observations after the actions; an episode's last one where it ended."""
-    following: Tensor
-    """(T, E, o): the observations to continue from; the first of a new episode where one ended."""
+    states: Tensor  # (T, E, S), the model's, before the action
+    reached: Tensor  # (T, E, S), the model's, after it; an episode's last one where it ended
+    noise: Tensor  # (T, E, iterations, N, n), the planner's
+    means: Tensor  # (T, E, m), the planned actions
+    actions: Tensor  # (T, E, m), the sampled actions around these, not clipped
+    rewards: Tensor  # (T, E)
+    terminated: Tensor  # (T, E)
+    ended: Tensor  # (T, E), terminated or cut off by a time limit
+    arrived: Tensor  # (T, E, o), the observations after the actions; an episode's last one where it ended
+    following: Tensor  # (T, E, o), the observations to continue from; of a new episode where one ended
 
     @staticmethod
     def zeros(steps: int, n_envs: int, policy: Policy) -> Experience:
@@ -63,7 +52,7 @@ class Experience(NamedTuple):
         return getattr(self, name).flatten(0, 1)
 
 
-class Gatherer:
+class Gatherer(Following):
     """Runs a policy, a fixed number of steps at a time; episodes continue from one call to the next.
 
     Args:
@@ -82,20 +71,13 @@ class Gatherer:
         generator: Generator,
         replay: ReplayBuffer | None = None,
     ) -> None:
-        self.envs, self.policy, self.steps = envs, policy, steps
+        super().__init__(envs, policy.model)
+        self.policy, self.steps = policy, steps
         self.experience = Experience.zeros(steps, envs.num_envs, policy)
         self._plan, self._generator, self._replay = policy.actor(), generator, replay
         self._follow = capture(self._one_step, compile=False)
-        self._observations = torch.zeros_like(self.experience.arrived[0])
-        self._states = torch.zeros_like(self.experience.states[0])
-        self._sums = np.zeros(envs.num_envs)
         self.returns: list[float] = []
         """Of the episodes that ended in the last call."""
-
-    def restart(self, seed: int) -> None:
-        """Start the first episode in every environment."""
-        self._observations = on_device(self.envs.reset(seed=seed)[0], self._states.device)
-        self._states = self.policy.model.initial(self._observations)
 
     def refresh(self) -> None:
         """Copy the policy's weights again."""
@@ -116,10 +98,9 @@ class Gatherer:
         actions = mean + self.policy.log_std.exp() * drawn
         taken = actions.clamp(-1, 1)
         transition = step_environments(self.envs, taken.cpu().numpy())
-        self._count(transition)
-
+        self.returns += self.count(transition)
         arrived, rewards, terminated, ended, following = (
-            on_device(part, self._states.device) for part in transition
+            on_device(part, self._device) for part in transition
         )
         reached, states = self._follow(self._states, actions, ended, arrived, following)
         lived = Experience(
@@ -138,9 +119,8 @@ class Gatherer:
         self, states: Tensor, actions: Tensor, ended: Tensor, arrived: Tensor, following: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The model states that were reached, and those to continue from."""
-        model = self.policy.model
-        reached = model.observe(states, actions.clamp(-1, 1), arrived)
-        return reached, torch.where(ended.unsqueeze(-1), model.initial(following), reached)
+        reached = self.model.observe(states, actions.clamp(-1, 1), arrived)
+        return reached, torch.where(ended.unsqueeze(-1), self.model.initial(following), reached)
 
     @torch.no_grad()
     def filter_again(self) -> None:
@@ -157,24 +137,7 @@ class Gatherer:
             e.reached[t].copy_(reached)
         self._states = states
 
-    def _count(self, transition: Transition) -> None:
-        self._sums += transition.rewards
-        self.returns += self._sums[transition.ended].tolist()
-        self._sums[transition.ended] = 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything the next call depends on, except the policy, the generator and the replay buffer."""
-        return {
-            "envs": self.envs.get_state(),
-            "observations": self._observations,
-            "states": self._states,
-            "sums": self._sums.copy(),
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
-        self.envs.set_state(state["envs"])
-        self._observations = state["observations"].to(self._states.device)
-        self._states = state["states"].to(self._states.device)
-        self._sums = np.array(state["sums"])
+        """Continue from a `state_dict`, which has neither policy nor generator nor replay buffer."""
+        super().load_state_dict(state)
         self.refresh()

@@ -12,19 +12,17 @@ then exactly one, even if rounding differed in the batch of environments while a
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from dcem import Decoder, capture
+from dcem import capture
 from dcem_lab.suite.agents.experience import Gatherer
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
-from dcem_lab.suite.agents.planner import PlannerConfig
 from dcem_lab.suite.agents.policy import Critic, Policy
-from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.gae import advantages
 from dcem_lab.suite.ppo_loss import clipped_fraction, clipped_loss, divergence, standardized, value_loss
@@ -34,6 +32,9 @@ from dcem_lab.training.fit import descend
 from dcem_lab.training.modes import by_name
 from dcem_lab.training.stopwatch import Stopwatch
 
+if TYPE_CHECKING:
+    from dcem_lab.suite.trained import Trained
+
 
 class Finetuner:
     """A controller in its environments, fine-tuned in place; the training loop only calls `step`.
@@ -42,45 +43,27 @@ class Finetuner:
 
     Args:
         envs: E environments.
-        model, decoder: what the controller plans with, on ``device``; the chosen parts change.
-        planner: how it plans.
+        controller: plans, on its device; the chosen parts of its model and decoder change, its value stays.
         config: how it learns.
         steps: T, of every environment in a step of the agent; an episode's length, in the paper.
         seed: of environments, planning, exploration, the value network and the order of minibatches.
-        device: of model, decoder and value.
-        value: what the controller plans with, too, where it has one; it stays as it is.
     """
 
     def __init__(
-        self,
-        envs: ParallelEnv,
-        model: RSSM,
-        decoder: Decoder | None,
-        planner: PlannerConfig,
-        config: FinetuneConfig,
-        steps: int,
-        seed: int,
-        device: torch.device | str = "cpu",
-        value: Value | None = None,
+        self, envs: ParallelEnv, controller: Trained, config: FinetuneConfig, steps: int, seed: int
     ) -> None:
-        self.config, self.device = config, torch.device(device)
-        transitions = steps * envs.num_envs
-        if config.minibatch > transitions:
-            raise ValueError(
-                f"minibatch must be at most the {transitions} transitions of a step, got {config.minibatch}"
-            )
-        if config.likelihood and not model.config.distance <= config.length < steps:
-            raise ValueError(
-                f"length must be from model.distance={model.config.distance} to below the {steps} steps of "
-                f"an environment, got {config.length}"
-            )
+        model, planner = controller.model, controller.planner
+        self.config, self.device = config, next(model.parameters()).device
+        config.check(envs.num_envs, steps, model.config.distance)
         seeds = np.random.SeedSequence(seed).generate_state(4) >> 1  # room to count on from there
         env_seed, play_seed, learn_seed, value_seed = seeds.tolist()
         self._play, self._learn = (
             Generator(self.device).manual_seed(drawn) for drawn in (play_seed, learn_seed)
         )
         backward = by_name(config.backward, config.kept, planner.iterations)
-        self.policy = Policy(model, decoder, planner, backward, config.std, config.learn_std, value)
+        self.policy = Policy(
+            model, controller.decoder, planner, backward, config.std, config.learn_std, controller.value
+        )
         self.critic = Critic(
             model.state_dim, config.gamma, config.value_width, Generator().manual_seed(value_seed)
         ).to(self.device)
@@ -89,7 +72,7 @@ class Finetuner:
         self.gatherer.restart(env_seed)
         self.stopwatch = Stopwatch(self.device)
 
-        self._old = torch.zeros(transitions, device=self.device)
+        self._old = torch.zeros(steps * envs.num_envs, device=self.device)
         self._advantages, self._targets = torch.zeros_like(self._old), torch.zeros_like(self._old)
         trained = self.policy.train_only(config.parts)
         groups: list[dict[str, Any]] = [{"params": trained, "lr": config.lr}] if trained else []

@@ -69,3 +69,11 @@ class FinetuneConfig(Settings):
         fitted = {"reward", "transition"} & set(self.parts)
         require(not self.likelihood or bool(fitted), "likelihood", self.likelihood,
                 "0 where parts have neither reward nor transition")  # fmt: skip
+
+    def check(self, n_envs: int, actions: int, distance: int) -> None:
+        """ValueError unless a step of so many actions in each environment is enough to learn from."""
+        most, enough = n_envs * actions, not self.likelihood or distance <= self.length < actions
+        require(enough, "length", self.length, f"from model.distance={distance} to below actions={actions}")
+        require(
+            self.minibatch <= most, "minibatch", self.minibatch, f"at most {most}, the transitions of a step"
+        )

@@ -53,26 +53,18 @@ class Guide(nn.Module):
         super().__init__()
         self.value, self.model, self.pessimism, self._judge = value, model, pessimism, judge
 
-    def observed(self, state: Tensor) -> Tensor:
-        """What the members observe in states (..., s): (..., M, X)."""
-        H, X = self.model.config.hidden, self.model.features
-        return self._members(state)[..., H : H + X]
-
-    def _members(self, state: Tensor) -> Tensor:
-        return state.unflatten(-1, (self.model.config.members, self.model.member_dim))
-
     def act(self, state: Tensor) -> Tensor:
         """The actor's actions (..., m) in states (..., s)."""
-        return self.value.actor(self.observed(state).mean(dim=-2))
+        return self.value.actor(self.model.observed(state).mean(dim=-2))
 
     def worth(self, state: Tensor) -> Tensor:
         """The values (...) of states (..., s), in units of the reward."""
-        x = self.observed(state)
+        x = self.model.observed(state)
         if self._judge is not None:
             return self._judge(x)
         q = self.value(x, self.value.actor(x))
         if self.model.config.termination:  # there is no reward after a termination
-            q = q * self._members(state)[..., -1]
+            q = q * self.model.members(state)[..., -1]
         q = q.movedim(0, -1).flatten(-2)
         if self.pessimism == 0:
             return q.mean(dim=-1)
@@ -87,7 +79,7 @@ class Guide(nn.Module):
         """
         model, (E, P) = self.model, noise.shape[:2]
         H, X = model.config.hidden, model.features
-        members = self._members(state).transpose(0, 1).unsqueeze(2)
+        members = self.model.members(state).transpose(0, 1).unsqueeze(2)
         members = members.expand(-1, -1, P, -1).flatten(1, 2)  # (M, E · P, …)
         hidden, x = members[..., :H], members[..., H : H + X]
         taken: list[Tensor] = []

@@ -103,7 +103,7 @@ class PlanLearner(Fit):
             noise = torch.empty(shape, device=states.device).normal_(generator=self.generator)
             situation = planner.situation(states, guide, self.decoder, noise[0])
         action = self._mpc(situation, noise=noise, cost=False).action
-        worth = value.read(value.say(guide.observed(states).mean(dim=-2), action, frozen=True)).mean()
+        worth = value.read(value.say(self.model.observed(states).mean(dim=-2), action, frozen=True)).mean()
         return -worth, {"value": worth.detach() / value.reward_scale}
 
 

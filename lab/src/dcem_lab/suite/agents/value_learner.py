@@ -30,7 +30,6 @@ from torch import Generator, Tensor
 
 from dcem import capture
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
@@ -149,7 +148,6 @@ class ValueLearner(Fit):
     ) -> None:
         self.value, self.model, self.replay, self.config = value, model, replay, config
         super().__init__(value, config, generator)
-        self._guide = Guide(self.average, model, pessimism=0.0)
         told = value.settings
         behind = model.state_dim if config.targets == "imagined" else told["features"]
         self._columns = [told["features"], told["action_dim"], 1, behind, 1]
@@ -234,12 +232,12 @@ class ValueLearner(Fit):
     def _imagined(self, state: Tensor) -> Tensor:
         """λ-returns (B,) of the averaged actor from model states (B, S), in units of the reward."""
         lam, gamma, model = self.config.lam, self.value.gamma, self.model
-        u, worth = self._judged(self._guide.observed(state).mean(dim=-2))
+        u, worth = self._judged(model.observed(state).mean(dim=-2))
         passed: list[tuple[Tensor, Tensor]] = []
         for _ in range(self.config.imagined_steps):
             state, cost = model.step(state, u, pessimism=0.0)  # its reward counts as far as it went on
             passed.append((worth, -cost))
-            u, worth = self._judged(self._guide.observed(state).mean(dim=-2))
+            u, worth = self._judged(model.observed(state).mean(dim=-2))
             worth = model.going_on(state) * worth
         for critics, reward in reversed(passed):
             worth = (1 - lam) * critics + lam * (reward + gamma * worth)

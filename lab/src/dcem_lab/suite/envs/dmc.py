@@ -7,25 +7,22 @@ observations, actions in [-1, 1], rewards summed over the action repeat, seeded 
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import logging
 import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, flatdim, flatten
 
 ACTION_REPEATS = {"cheetah": 4, "walker": 2}
 """Environment steps an action is held for, by domain of the suite, as in PlaNet; other domains: 2."""
 
-EPISODE_STEPS = 1000
-"""Environment steps of an episode, in every task of the suite."""
+EPISODE_STEPS = 1000  # environment steps of an episode, in every task of the suite
 
 NEVER_TERMINATE = ("HalfCheetah", "HumanoidStandup", "Pendulum", "Pusher", "Reacher", "Swimmer")
 """Gymnasium tasks that only end by a time limit. For others Gymnasium does not say, so they may terminate."""
@@ -54,11 +51,8 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
         low, high = np.asarray(action_low, np.float64), np.asarray(action_high, np.float64)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise ValueError(f"task must have bounded actions, got {name!r} with bounds {low} and {high}.")
-        self.name = name
-        self.action_repeat = action_repeat
-        self.episode_steps = episode_steps
-        self.terminates = terminates
-        """Whether the task may end an episode before the time limit."""
+        self.name, self.action_repeat, self.episode_steps = name, action_repeat, episode_steps
+        self.terminates = terminates  # whether the task may end an episode before the time limit
         self.observation_space = Box(-np.inf, np.inf, (n_observations,), np.float32)
         self.action_space = Box(-1.0, 1.0, low.shape, np.float32)
         self._center, self._radius = (high + low) / 2, (high - low) / 2
@@ -145,9 +139,8 @@ class DMCEnv(ControlEnv):
                 f"task must be a task of the control suite or a Gymnasium id such as 'Pendulum-v1', "
                 f"got {task!r}; the closest tasks are {', '.join(closest)}."
             )
-        with _quiet("absl"):
-            # One fixed generator builds the model (lqr draws its springs), so that a state fits any seed.
-            self._suite = suite.load(domain, task_name, task_kwargs={"random": np.random.RandomState(0)})
+        # One fixed generator builds the model (lqr draws its springs), so that a state fits any seed.
+        self._suite = suite.load(domain, task_name, task_kwargs={"random": np.random.RandomState(0)})
         self._task, self.physics = self._suite.task, self._suite.physics
         self._task.random.seed(seed)
         self._substeps = round(self._suite.control_timestep() / self.physics.timestep())
@@ -186,14 +179,10 @@ class DMCEnv(ControlEnv):
 
     def _get_state(self) -> dict[str, Any]:
         model = _arrays(self.physics.model.ptr)
-        changed = {
-            name: model[name].copy()
-            for name, as_built in self._model_as_built.items()
-            if not np.array_equal(model[name], as_built)
-        }
+        changed = [name for name, x in self._model_as_built.items() if not np.array_equal(model[name], x)]
         return {
             "physics": _physics_state(self.physics.model.ptr, self.physics.data.ptr),
-            "model": changed,  # reacher and others move their targets there
+            "model": {name: model[name].copy() for name in changed},  # reacher and others move their targets
             "random": self._task.random.get_state(legacy=False),
         }
 
@@ -225,20 +214,17 @@ class GymnasiumEnv(ControlEnv):
         try:
             self._env = gymnasium.make(task, max_episode_steps=-1, disable_env_checker=True, **rendering)
         except gymnasium.error.Error as error:
-            raise ValueError(
-                f"task must be a Gymnasium id that can be made, got {task!r}: {error}"
-            ) from error
+            raise ValueError(f"task must be a known Gymnasium id, got {task!r}: {error}") from error
         actions = self._env.action_space
         if not isinstance(actions, Box):
             raise ValueError(f"task must have continuous (Box) actions, got {task!r} with {actions}.")
-        self._action_shape, self.render_mode = actions.shape, render_mode
-        self._seed = seed
+        self._action_shape, self.render_mode, self._seed = actions.shape, render_mode, seed
         self._observation = np.zeros(0, np.float32)
         super().__init__(
             task,
             action_repeat,
             gymnasium.spec(task).max_episode_steps,
-            gymnasium.spaces.flatdim(self._env.observation_space),
+            flatdim(self._env.observation_space),
             actions.low.ravel(),
             actions.high.ravel(),
             terminates=task.rpartition("-v")[0] not in NEVER_TERMINATE,
@@ -263,8 +249,7 @@ class GymnasiumEnv(ControlEnv):
         return float(reward), bool(terminated)
 
     def _flatten(self, observation: Any) -> np.ndarray:
-        flat = gymnasium.spaces.flatten(self._env.observation_space, observation)
-        self._observation = np.asarray(flat, np.float32)
+        self._observation = np.asarray(flatten(self._env.observation_space, observation), np.float32)
         return self._observation
 
     def _observe(self) -> np.ndarray:
@@ -327,6 +312,8 @@ def _control_suite() -> Any:
         # error it makes dm_control try EGL next.
         warnings.simplefilter("error", glfw.GLFWError)
         from dm_control import suite
+    # MuJoCo has warnings about the suite's own models, on every load.
+    logging.getLogger("absl").setLevel(logging.ERROR)
     return suite
 
 
@@ -357,15 +344,3 @@ def _set_physics_state(model: Any, data: Any, state: np.ndarray) -> None:
     # without which the continuation drifts: hence the second time.
     mujoco.mj_forward(model, data)
     mujoco.mj_setState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
-
-
-@contextlib.contextmanager
-def _quiet(logger_name: str) -> Iterator[None]:
-    """Hide warnings of a logger: MuJoCo has some about the suite's own models, on every load."""
-    logger = logging.getLogger(logger_name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -189,14 +189,13 @@ class RSSM(nn.Module):
 
     def decode(self, state: Tensor) -> Tensor:
         """The observation (..., obs_dim) in a state: the members' mean, in the units of the environment."""
-        x = self._members(state)[..., self.config.hidden : self.config.hidden + self.features]
-        return self.normalizer.decode(x.mean(dim=-2))
+        return self.normalizer.decode(self.observed(state).mean(dim=-2))
 
     def going_on(self, state: Tensor) -> Tensor:
         """The probability (...) that the episode still goes on in a state, the members' mean."""
         if not self.config.termination:
             return state.new_ones(state.shape[:-1])
-        return self._members(state)[..., -1].mean(dim=-1)
+        return self.members(state)[..., -1].mean(dim=-1)
 
     def cost(self, rewards: Tensor, pessimism: float | None = None) -> Tensor:
         """The planner's cost (N,) of what the members say that steps earn, (M, N), in the units of both."""
@@ -207,9 +206,13 @@ class RSSM(nn.Module):
         variance = rewards.var(dim=0, correction=0) + torch.finfo(rewards.dtype).tiny
         return pessimism * variance.sqrt() - mean
 
-    def _members(self, state: Tensor) -> Tensor:
+    def members(self, state: Tensor) -> Tensor:
         """(..., state_dim) → (..., M, member_dim)."""
         return state.unflatten(-1, (self.config.members, self.member_dim))
+
+    def observed(self, state: Tensor) -> Tensor:
+        """What the members observe in states (..., state_dim), in features: (..., M, X)."""
+        return self.members(state)[..., self.config.hidden : self.config.hidden + self.features]
 
     def _split(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(..., state_dim) → h (M, N, H), x (M, N, X) and, of models that know an end, s (M, N, 1)."""

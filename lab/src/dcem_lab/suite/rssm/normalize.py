@@ -116,10 +116,9 @@ class RewardScale(nn.Module):
 
     def decode(self, rewards: Tensor) -> Tensor:
         """The inverse of `encode`, in at least the statistics' precision: half precision would overflow."""
-        return rewards.to(self._at_least(rewards)) * self.unit if self.scale else rewards
-
-    def _at_least(self, rewards: Tensor) -> torch.dtype:
-        return torch.promote_types(rewards.dtype, self.mean_square.dtype)
+        if not self.scale:
+            return rewards
+        return rewards.to(torch.promote_types(rewards.dtype, self.mean_square.dtype)) * self.unit
 
     @torch.no_grad()
     def update(self, rewards: Tensor) -> None:

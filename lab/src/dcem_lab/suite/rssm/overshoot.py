@@ -122,7 +122,7 @@ def multistep_loss(
     >>> loss.backward()
     """
     config, D = model.config, model.config.distance
-    _check(model, obs, actions, rewards, terminated, valid)
+    _check(model, obs, actions, rewards=rewards, terminated=terminated, valid=valid)
     x = model.normalizer.encode(obs).transpose(0, 1)
     u, r = actions.transpose(0, 1), model.reward_scale.encode(rewards).transpose(0, 1)
     spans = blocks(u.shape[0], u.shape[1], D)
@@ -191,23 +191,12 @@ def _per_distance(errors: Tensor, spans: list[slice], weights: Tensor | None) ->
     return torch.stack([part.sum(dim=-1) / weight.sum().clamp(min=1) for part, weight in parts], dim=-1)
 
 
-def _check(
-    model: RSSM,
-    obs: Tensor,
-    actions: Tensor,
-    rewards: Tensor,
-    terminated: Tensor | None,
-    valid: Tensor | None,
-) -> None:
+def _check(model: RSSM, obs: Tensor, actions: Tensor, **steps: Tensor | None) -> None:
     if obs.ndim != 3 or obs.shape[1] < 2 or obs.shape[2] != model.obs_dim:
         raise ValueError(f"obs must have shape (B, L + 1, {model.obs_dim}), got {tuple(obs.shape)}")
     chunks, length = obs.shape[0], obs.shape[1] - 1
-    for name, value, expected in (
-        ("actions", actions, (chunks, length, model.action_dim)),
-        ("rewards", rewards, (chunks, length)),
-        ("terminated", terminated, (chunks, length)),
-        ("valid", valid, (chunks, length)),
-    ):
+    for name, value in {"actions": actions, **steps}.items():
+        expected = (chunks, length, model.action_dim) if name == "actions" else (chunks, length)
         if value is not None and value.shape != expected:
             raise ValueError(f"{name} must have shape {expected} beside these obs, got {tuple(value.shape)}")
     if model.config.distance > length:

@@ -102,7 +102,7 @@ class FrozenRollout:
 def _going_on(model: RSSM, start: Tensor, logits: Tensor) -> Tensor:
     """The probability (M, T + 1, E · N) that the episode goes on before each step from states (E, s), and
     behind the last one. What a step that ends it earns does count."""
-    first = start.unflatten(-1, (model.config.members, model.member_dim))[..., -1].T  # (M, E)
+    first = model.members(start)[..., -1].T  # (M, E)
     first = first.repeat_interleave(logits.shape[-1] // len(start), dim=1).unsqueeze(1)
     return first * F.pad(F.logsigmoid(-logits), (0, 0, 1, 0)).cumsum(dim=1).exp()
 

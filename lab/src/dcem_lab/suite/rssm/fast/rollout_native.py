@@ -37,6 +37,13 @@ def library() -> ctypes.CDLL | None:
     return found
 
 
+def _kernels() -> ctypes.CDLL:
+    """The same, where `fits` has said that there are some."""
+    found = library()
+    assert found is not None
+    return found
+
+
 def _instructions() -> list[str]:
     """Compiler flags for this CPU."""
     capability = torch.backends.cpu.get_cpu_capability()
@@ -74,19 +81,15 @@ class _Layers:
 
 def _padded(x: Tensor) -> Tensor:
     """Columns rounded up to whole panels, with zeros."""
-    found = library()
-    assert found is not None
-    return F.pad(x, (0, -x.shape[-1] % found.lanes_in_panel()))
+    return F.pad(x, (0, -x.shape[-1] % _kernels().lanes_in_panel()))
 
 
 def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """(M, in, out) → (M, panels, in, columns of a panel), or in bfloat16 (M, panels, in / 2, columns, 2)."""
-    found = library()
-    assert found is not None
-    panels = _padded(weight).unflatten(-1, (-1, found.lanes_in_panel())).transpose(1, 2)
+    panels = _padded(weight).unflatten(-1, (-1, _kernels().lanes_in_panel())).transpose(1, 2)
     if dtype == torch.float32:
         return panels.contiguous()
-    if not found.has_bfloat16():
+    if not _kernels().has_bfloat16():
         raise ValueError(f"dtype must be float32 on a CPU without instructions for bfloat16, got {dtype}")
     pairs = F.pad(panels, (0, 0, 0, panels.shape[2] % 2)).unflatten(2, (-1, 2))
     return pairs.transpose(-1, -2).to(dtype).contiguous()
@@ -125,23 +128,25 @@ class NativeRollout(_Packed):
     @torch.no_grad()
     def refresh(self) -> None:
         """Take the weights again from the model."""
-        gru, H, X, dtype = self.model.gru, self.model.config.hidden, self.model.features, self._dtype
+        model, gru, H, X = self.model, self.model.gru, self.model.config.hidden, self.model.features
         hidden, inputs, bias = gru.hidden_weight, gru.input_weight, gru.bias
         gates = torch.cat([hidden[..., H:], inputs[..., : 2 * H]], dim=1)
-        heads = [*zip(self.model.observation_head.weights, self.model.observation_head.biases, strict=True)]
-        heads[-1] = heads[-1][0][..., :X], heads[-1][1][..., :X]
-        reward = [*zip(self.model.reward_head.weights, self.model.reward_head.biases, strict=True)]
+        observation, reward = (
+            [*zip(head.weights, head.biases, strict=True)]
+            for head in (model.observation_head, model.reward_head)
+        )
+        observation[-1] = observation[-1][0][..., :X], observation[-1][1][..., :X]
         layers: list[tuple[Tensor, Tensor]] = [
             (gates, bias[..., H : 3 * H]),
             (hidden[..., :H], bias[..., :H]),
             (inputs[..., 2 * H :], bias[..., 3 * H :]),
-            *heads,
+            *observation,
             *reward,
         ]
         # Do not round the last layer: small differences between rewards are decisive.
-        dtypes = [*[dtype] * (len(layers) - 1), torch.float32]
-        self._layers = _Layers([(w, b, kind) for (w, b), kind in zip(layers, dtypes, strict=True)])
-        self._heads = len(heads), len(reward)
+        dtypes = [*[self._dtype] * (len(layers) - 1), torch.float32]
+        self._layers = _Layers([(*layer, dtype) for layer, dtype in zip(layers, dtypes, strict=True)])
+        self._heads = len(observation), len(reward)
         self._products = sum(weight[0].numel() for weight, _ in layers)
 
     def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,9 +175,7 @@ class NativeRollout(_Packed):
         E = state[..., 0].numel()
         rewards = state.new_empty(config.members, T, E * N)
         ends = state.new_empty(*batch, N, model.state_dim)
-        found = library()
-        assert found is not None
-        found.rollout(
+        _kernels().rollout(
             self._layers.array, *self._heads, config.members, config.hidden, model.features, U, E, N, T,
             config.residual, _FUNCTIONS[config.activation], state.data_ptr(), actions.data_ptr(),
             rewards.data_ptr(), ends.data_ptr(), _threads(rewards.numel() * self._products),
@@ -211,9 +214,8 @@ class NativeJudge(_Packed):
         settings, x = self._value.settings, _read(x)
         K, X, rows = settings["critics"], x.shape[-1], x[..., 0].numel()
         q = x.new_empty(*x.shape[:-2], x.shape[-2] * K)
-        found, half = library(), len(self._layers.array) // 2
-        assert found is not None
-        found.judge(
+        half = len(self._layers.array) // 2
+        _kernels().judge(
             self._layers.array, half, half, K, X, settings["action_dim"], rows,
             x.data_ptr(), q.data_ptr(), _threads(rows * self._products),
         )  # fmt: skip

@@ -242,12 +242,8 @@ class OpenLoop(Function):
         bias: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        do, spans, weights, biases = (
-            kernels_between_products(hidden),
-            rollout.spans,
-            parameters[::2],
-            parameters[1::2],
-        )
+        do, spans = kernels_between_products(hidden), rollout.spans
+        weights, biases = parameters[::2], parameters[1::2]
         (members, _, H), X, rows = hidden.shape, start.shape[-1], spans[-1].stop
         S = H + X
         states = hidden.new_empty(members, rows, H + input_weight.shape[1])
