@@ -58,7 +58,7 @@ def lost_seeds(results: Path, controller: str) -> list[int]:
 
 @torch.no_grad()
 def played(trained: Trained, seeds: Sequence[int], decisions: int) -> tuple[Tensor, Tensor]:
-    """The model states (T + 1, E, S) before and after each of T decisions from every seed, and rewards (T, E)."""
+    """The model states (T + 1, E, S) along T decisions from every seed, and their rewards (T, E)."""
     plan = Planner(trained.model, trained.planner, trained.decoder, Generator().manual_seed(0), trained.value)
     rewards = []
     with closing(ParallelEnv(trained.environment(), len(seeds))) as envs:
