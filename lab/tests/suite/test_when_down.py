@@ -11,6 +11,7 @@ from dcem import Decoder
 from dcem_lab.report.sources import read_rows
 from dcem_lab.suite import decoder_when_down, evaluate, plans_when_down
 from dcem_lab.suite.agents import PlannerConfig
+from dcem_lab.suite.down_numbers import getting_up_rows, promise_rows
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained
 
@@ -87,3 +88,27 @@ def test_trainings_are_written_with_rewards_before_and_after(results, monkeypatc
     }
     assert {row["episode_seed"] for row in rows} == {"3", "5"}
     assert [row["updates"] for row in read_rows(folder / "tiny-training.csv")] == ["1", "2"]
+
+
+def test_tables_count_states_that_are_down_and_walkers_that_are_up(tmp_path):
+    assert promise_rows(tmp_path) == getting_up_rows(tmp_path) == []
+    down, up = tmp_path / "dmc/down", tmp_path / "dmc/getting-up"
+    down.mkdir(parents=True)
+    up.mkdir()
+    (down / "walker-walk-dcem.csv").write_text(
+        "episode_seed,decision,reward,horizon,search,promise,refined\n"
+        "1,9,0.4,12,latent,5,6\n2,9,1.9,12,latent,23,24\n3,9,0.2,12,latent,6,7\n"
+        "1,9,0.4,24,latent,9,9\n3,9,0.2,24,latent,9,9\n"
+    )
+    assert promise_rows(tmp_path) == [
+        {"search": "latent", "12 actions": "5.5 (6.5)", "24 actions": "9.0 (9.0)", "states": "2"}
+    ]
+    (up / "walker-walk-dcem.csv").write_text(
+        "latent_points,updates,episode_seed,decisions,reward\n3,0,1,9,0.4\n3,0,2,9,1.9\n3,40,1,9,1.7\n3,40,2,9,2\n"
+    )
+    (up / "walker-walk-dcem-training.csv").write_text(
+        "latent_points,updates,promise_down,promise_up\n3,20,0.5,1.8\n3,40,0.9,1.9\n"
+    )
+    before, after = getting_up_rows(tmp_path)
+    assert list(before.values()) == ["3", "0", "0.50", "1.80", "1 of 2"]
+    assert list(after.values()) == ["3", "40", "0.90", "1.90", "2 of 2"]
