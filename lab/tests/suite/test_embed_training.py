@@ -290,3 +290,11 @@ def test_what_is_no_source_is_named(tmp_path: Path) -> None:
         load("cartpole-2")
     with pytest.raises(ValueError, match="snapshot must be one of best, last, got 'first'"):
         load("cartpole-2", "first")
+
+
+def test_plans_of_several_latent_points_are_trained_and_evaluated(phase1: Path, tmp_path: Path) -> None:
+    assert train(phase1, tmp_path, "planner.latent_points=2", "loop.env_steps=150") == exits.DONE
+    found = evaluate.load(tmp_path, CPU)
+    assert (found.planner.latent_points, found.planner.horizon) == (2, 3)
+    words = ["eval", str(tmp_path), "--latent-points", "1", "--episodes", "1", "--device", "cpu"]
+    assert cli.main(words) == exits.DONE

@@ -192,7 +192,7 @@ def load_trained(given: argparse.Namespace) -> Trained:
 
 def _changes(given: argparse.Namespace) -> dict[str, Any]:
     """What the options change about the planner."""
-    names = ("samples", "elites", "iterations", "horizon", "tau", "dtype", "full_space")
+    names = ("samples", "elites", "iterations", "horizon", "latent_points", "tau", "dtype", "full_space")
     return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
 
 
@@ -218,6 +218,7 @@ def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) 
         ("--elites", "k, elites per iteration"),
         ("--iterations", "T, iterations of the planner; 0 to play the policy alone, if there is one"),
         ("--horizon", "H, planning horizon in actions; a decoder has its own"),
+        ("--latent-points", "K, latent points per plan, each decoded to a decoder's H actions"),
     ):
         kind = not_negative if name == "--iterations" else positive
         parser.add_argument(name, type=kind, metavar=text[0], help=text)

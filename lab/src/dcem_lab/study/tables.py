@@ -16,7 +16,7 @@ from dcem_lab.report.formats import duration
 from dcem_lab.report.sources import Sources, read_rows, rows_if_any
 from dcem_lab.study import gymnasium_tasks, headline, optimisers, peers
 from dcem_lab.study.speed import loop_rows
-from dcem_lab.suite import questions, realtime
+from dcem_lab.suite import down_numbers, questions, realtime
 from dcem_lab.suite import section as suite_section
 from dcem_lab.suite.beside import aggregate_rows, read_peers, task_rows
 from dcem_lab.suite.numbers import (
@@ -220,6 +220,8 @@ TABLES: Tables = {
     "embed-questions": lambda sources: questions.embed_rows(sources.results),
     "ppo-questions": lambda sources: questions.ppo_rows(sources.results),
     "starts": lambda sources: start_rows(sources.results),
+    "promises": lambda sources: down_numbers.promise_rows(sources.results),
+    "getting-up": lambda sources: down_numbers.getting_up_rows(sources.results),
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
     "agents": lambda sources: task_rows(sources.results),
     "agents-overall": _agents_overall,

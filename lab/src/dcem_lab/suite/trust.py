@@ -19,11 +19,11 @@ from dcem_lab.runs import require
 from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 
-PLAN_LIMITS = {"samples": 100_000, "iterations": 1_000, "horizon": 1_000}
-"""Limits for a planner from a file; the paper's has 1,000, 10 and 12."""
+PLAN_LIMITS = {"samples": 100_000, "iterations": 1_000, "horizon": 1_000, "latent_points": 100}
+"""Limits for a planner from a file; the paper's has 1,000, 10, 12 and 1."""
 
 PLAN_STEPS = 10_000_000
-"""Limit for samples × iterations × horizon in a file; the paper's is 120,000."""
+"""Limit for samples × iterations × horizon × latent_points in a file; the paper's is 120,000."""
 
 MOST_REPEATS = 1_000
 """Limit for the action repeat in a file."""
@@ -62,7 +62,8 @@ def check_planner(asked: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     steps = 1
     for name, most in PLAN_LIMITS.items():
         value = asked[name] if name in asked and name not in given else 1
-        advice = f"at most {most:,} in a file (--{name} on the command line may be more)"
+        option = name.replace("_", "-")
+        advice = f"at most {most:,} in a file (--{option} on the command line may be more)"
         require(type(value) is not int or value <= most, f"planner.{name}", value, advice)
         steps *= value if type(value) is int else 1
     product = " × ".join(PLAN_LIMITS)

@@ -12,6 +12,7 @@ from dcem.backward import Backward, Unroll
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.guide import Guide, InSituations, Situation
+from dcem_lab.suite.agents.points_in_a_row import PointsInARow
 from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
 from dcem_lab.suite.agents.search import SoftTopK, WeightedElites
 from dcem_lab.suite.agents.value import Value
@@ -39,6 +40,8 @@ class PlannerConfig(Settings):
         elites: k, elites per iteration.
         iterations: T, iterations per plan.
         horizon: H, planning horizon in actions.
+        latent_points: K, latent points per plan, each decoded to `horizon` actions, one after the other: a
+            longer plan with the same decoder. 1 without one.
         sigma: initial standard deviation of every action or latent coordinate.
         tau: temperature of the soft top-k; 0 for the hard one.
         dtype: precision of model rollouts: float32, float16 or bfloat16. The search is in float32. On a CPU
@@ -59,6 +62,7 @@ class PlannerConfig(Settings):
     elites: int = setting(100, least=1)
     iterations: int = setting(10, least=0)
     horizon: int = setting(12, least=1)
+    latent_points: int = setting(1, least=1)
     sigma: float = setting(1.0, above=0)
     tau: float = setting(0.0, least=0)
     dtype: str = setting("float32", among=tuple(DTYPES))
@@ -89,11 +93,16 @@ class PlannerConfig(Settings):
         With a guide it plans from the output of `situation` for model states.
         """
         guided = guide is not None and decoder is None and self.policy_plans > 0
+        latent: Decoder | PointsInARow | None = decoder
+        if self.latent_points > 1:
+            require(decoder is not None, "latent_points", self.latent_points, "1 without a decoder")
+            assert decoder is not None
+            latent = PointsInARow(decoder, self.latent_points)
         mpc = MPC(
             imagination if guide is None else InSituations(imagination),
-            self.horizon,
+            self.horizon * self.latent_points,
             solver=self.solver(guided),
-            decoder=decoder,
+            decoder=latent,
             action_dim=model.action_dim,
             discount=1.0 if guide is None else guide.value.gamma,
             value=None if guide is None else guide.worth,
@@ -178,7 +187,7 @@ class Planner:
         by_policy: Tensor | None = None,
     ) -> None:
         dtype = _precision(model, config)
-        self._imagination = _imagination(model, dtype)
+        self._imagination = fast_rollout(model, dtype)
         self._config, self.decoder, self.value = config, decoder, value
         self._held: list[tuple[nn.Module, nn.Module]] = []
         held = self._hold(decoder) if decoder is not None else None
@@ -241,7 +250,7 @@ def _precision(model: RSSM, config: PlannerConfig) -> torch.dtype:
     return weight.dtype
 
 
-def _imagination(model: RSSM, dtype: torch.dtype) -> Any:
+def fast_rollout(model: RSSM, dtype: torch.dtype) -> Any:
     """The fastest rollout implementation for this model, its device and that precision."""
     if not model.config.termination and has_kernels(next(model.parameters()), dtype):
         return NativeRollout(model, dtype)
