@@ -1,5 +1,7 @@
 """Points that are tried among the samples of every iteration."""
 
+import math
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -215,3 +217,17 @@ def test_another_shape_is_named(proposals, got):
 def test_a_solver_that_does_not_sample_says_so():
     with pytest.raises(ValueError, match="proposals need a solver that samples, got GradientDescent"):
         minimize(f, GradientDescent(), torch.zeros(2), proposals=torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_proposals_that_are_not_finite_say_so(bad):
+    proposals = torch.zeros(3, 2, 2)
+    proposals[1, 0, 1] = bad
+    with pytest.raises(ValueError, match=r"^minimize: proposals must be finite, got .* in row 1"):
+        minimize(lambda x: x.square().sum(-1), DCEM(n_iters=1), torch.zeros(3, 2), proposals=proposals)
+
+
+def test_infinite_proposals_are_clamped_to_the_bounds():
+    solver = DCEM(n_iters=2, distribution=Gaussian(bounds=(-1.0, 1.0)))
+    far = torch.full((1, 2), math.inf)
+    assert minimize(lambda x: x.square().sum(-1), solver, torch.zeros(2), proposals=far).x.isfinite().all()

@@ -135,6 +135,7 @@ def _minimize(
         state = solver.resume(state, f if constraint is None else constraint.infinite_outside(f))
     if proposals is not None:
         state = solver.propose(state, proposals)
+        _check_proposals(getattr(state, "proposals", None), check)
     if generator is not None and not hasattr(generator, "device"):
         raise TypeError(f"minimize: generator must be a torch.Generator, got {generator!r}")
     if generator is not None and generator.device.type != x0.device.type:
@@ -273,6 +274,15 @@ def _check_start(solver: Solver, x0: Tensor, check: bool | None) -> None:
         if not inside.all():
             where = name_row(~inside)
             raise ValueError(f"minimize: x0 must lie within the bounds ({box.low}, {box.high}){where}")
+
+
+def _check_proposals(points: Tensor | None, check: bool | None) -> None:
+    """Points (*B, P, n), within the bounds: one that is not finite spoils the mean, even with weight 0."""
+    if points is None or not (check or (check is None and can_look(points))):
+        return
+    good = points.isfinite().flatten(-2).all(-1)
+    if not good.all():
+        raise ValueError(f"minimize: proposals must be finite, got NaN or infinite ones{name_row(~good)}")
 
 
 def _check_noise(noise: Sequence[Tensor | None] | Tensor | None, n_iters: int, x0: Tensor) -> None:
