@@ -48,7 +48,7 @@ def learn(trained: Trained, down: Tensor, up: Tensor, updates: int) -> Iterator[
     """
     generator, decoder = Generator().manual_seed(0), trained.decoder
     assert decoder is not None
-    parameters = list(decoder.requires_grad_(True).parameters())
+    parameters: list[Tensor] = list(decoder.requires_grad_(True).parameters())
     averages = [x.detach().clone() for x in parameters]
     optimizer = torch.optim.Adam(parameters, LR)
     planner, imagination = trained.planner, FrozenRollout(trained.model)
