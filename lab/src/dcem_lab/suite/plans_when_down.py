@@ -31,8 +31,8 @@ from dcem_lab.suite.agents.controller import follow, on_device, step_environment
 from dcem_lab.suite.agents.planner import DTYPES, Planner, fast_rollout
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
-from dcem_lab.suite.starts import DOWN, TASK
 from dcem_lab.suite.trained import Trained
+from dcem_lab.suite.walker_starts import DOWN, TASK
 
 MANY: dict[str, Any] = {"samples": 1000, "elites": 100, "iterations": 10}
 SEARCHES: dict[str, dict[str, Any]] = {
