@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,14 +12,6 @@ from dcem_lab.commands.parser import Parser
 
 if TYPE_CHECKING:
     from dcem_lab.runs.export import Keep
-
-# Modules whose `keep` says what is kept of a run, if not its whole log. The suite's needs a simulator.
-_KEEPERS = {
-    "regression": "regression.experiment",
-    "cartpole-grid": "cartpole.grid",
-    "cartpole-baselines": "cartpole.baselines",
-    **dict.fromkeys(("agent", "planet", "embed", "ppo"), "suite.results"),
-}
 
 _EXAMPLES = """\
   dcem export runs/planet/best/seed0 --name cheetah-run-best
@@ -52,11 +43,19 @@ def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
 
 
 def _keeper(experiment: str) -> Keep:
+    """What knows which part of a run is kept, if not its whole log."""
+    from dcem_lab.cartpole import baselines, grid
+    from dcem_lab.regression import experiment as regression
     from dcem_lab.runs.export import whole_log
+    from dcem_lab.suite import results
 
-    if experiment not in _KEEPERS:
-        return whole_log
-    return importlib.import_module(f"dcem_lab.{_KEEPERS[experiment]}").keep
+    keepers: dict[str, Keep] = {
+        "regression": regression.keep,
+        "cartpole-grid": grid.keep,
+        "cartpole-baselines": baselines.keep,
+        **dict.fromkeys(("agent", "planet", "embed", "ppo"), results.keep),
+    }
+    return keepers.get(experiment, whole_log)
 
 
 def _parser() -> argparse.ArgumentParser:
