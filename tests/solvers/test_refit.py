@@ -105,6 +105,15 @@ def test_a_part_of_the_outputs_is_enough():
         assert gradient.requires_grad
 
 
+def test_other_devices_do_no_work_for_a_kernel_they_do_not_have(monkeypatch):
+    calls = []
+    original = dcem.Gaussian.estimate
+    monkeypatch.setattr(dcem.Gaussian, "estimate", lambda *given: calls.append(1) or original(*given))
+    solver = dcem.DCEM(n_samples=8, n_elite=3)
+    refitted(solver, *(x.detach().to("meta") for x in inputs(2)))
+    assert len(calls) == 1  # by `fit` alone
+
+
 def test_a_subclass_keeps_weights_of_its_own():
     class Even(dcem.DCEM):
         def weights(self, values: Tensor, t: int) -> Tensor:
