@@ -27,9 +27,9 @@ def refit_natively(
     None if two steps are needed: the kernel does not support the input.
     """
     values, k, tau, scaling = elite
-    if not values.is_cpu or u.numel() == 0:
+    if u.device.type != "cpu" or u.numel() == 0 or scaling == "done":
         return None
-    if isinstance(k, Tensor) or isinstance(tau, Tensor) or tau == 0 or scaling == "done":
+    if isinstance(k, Tensor) or isinstance(tau, Tensor) or tau == 0:
         return None
     warmer = slopes_at(values, k, tau, scaling)
     if isinstance(warmer, Tensor):
