@@ -76,7 +76,7 @@ def test_states_and_actions_may_have_another_precision(dtype: torch.dtype, gener
     value = Value(5, 2, critics=4, width=40, generator=generator).requires_grad_(False)
     given = situations(model, 2, 40, generator)
     states, actions = (x.to(dtype) for x in given)
-    judge, observed = NativeJudge(value, 0.5), Guide(value, model, 0.5).observed
+    judge, observed = NativeJudge(value, 0.5), model.observed
     got = NativeRollout(model).sequence_cost(states, actions, 0.9, lambda state: judge(observed(state)))
     assert got.dtype == dtype
     same = NativeRollout(model).sequence_cost(
