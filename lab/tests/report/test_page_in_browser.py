@@ -75,6 +75,14 @@ def test_loads_without_errors_and_fits(browser, address, width, scheme):
     tab.close()
 
 
+def test_a_choice_with_a_long_name_fits_a_phone(browser, address):
+    tab = browser.new_page(viewport={"width": 390, "height": 900})
+    tab.goto(address)
+    tab.evaluate("document.querySelector('select').add(new Option('a method with a long name '.repeat(3)))")
+    assert tab.evaluate("document.querySelector('select').getBoundingClientRect().right") < 390
+    tab.close()
+
+
 def test_markup_in_names_does_nothing(browser, tmp_path):
     """In headings, cells, charts and data: it is shown as it is, and what follows is there."""
     hostile = "<!--<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
