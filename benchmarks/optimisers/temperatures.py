@@ -31,6 +31,7 @@ from machine import machine  # noqa: E402
 SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {
     "paper, tau=1": lambda k: {"tau": 1.0, "normalize": True, "estimator": "likelihood"},
     "paper, tau=0.1": lambda k: {"tau": 0.1, "normalize": True, "estimator": "likelihood"},
+    "normalize=True, tau=1": lambda k: {"tau": 1.0, "normalize": True},
     **{f"tau={tau}": lambda k, tau=tau: {"tau": tau} for tau in (1.0, 0.3, 0.1, 0.03)},
     **{f"ess={ratio}k": lambda k, ratio=ratio: {"ess": ratio * k} for ratio in (1.2, 1.5, 2.0, 4.0)},
 }
@@ -139,11 +140,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "temperatures.csv")
     names = sorted({name for name, _, _ in CASES})
     parser.add_argument("--problems", nargs="+", choices=names, default=names)
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="SETTING")
     args = parser.parse_args()
     torch.set_num_threads(1)
     facts = machine(threads=1) | {"torch": torch.__version__, "problems": args.problems}
     chosen = [case for case in CASES if case[0] in args.problems]
-    for (name, measure, n_iters), setting in product(chosen, SETTINGS):
+    for (name, measure, n_iters), setting in product(chosen, args.settings):
         start = time.process_time()
         result, seconds = measure(setting, n_iters), time.process_time() - start
         row = [name, n_iters, setting, f"{result:.3g}", f"{seconds:.2f}"]
