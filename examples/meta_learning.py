@@ -25,13 +25,12 @@ import dcem
 CONTEXT = 4  # numbers in z
 SOLVERS = {
     "gradient steps": lambda: dcem.GradientDescent(n_iters=5, learning_rate=dcem.Positive(0.1)),
-    # normalize=True, as for every search that is trained through
-    "DCEM": lambda: dcem.DCEM(n_samples=16, n_elite=3, n_iters=5, tau=0.5, normalize=True),
+    "DCEM": lambda: dcem.DCEM(n_samples=16, n_elite=3, n_iters=5, tau=1.0, normalize=True),
     "DCEM with learned settings": lambda: dcem.DCEM(
         n_samples=24,
         n_elite=3,
         n_iters=6,
-        tau=dcem.PerIteration(dcem.Positive(torch.full((6,), 0.2))),
+        tau=dcem.PerIteration(dcem.Positive(torch.ones(6))),
         normalize=True,
         distribution=dcem.Gaussian(sigma=dcem.Positive(1.0)),
         noise=dcem.noise.Antithetic(),
