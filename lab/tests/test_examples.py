@@ -84,6 +84,21 @@ def test_every_setting_of_the_search_is_learned():
         assert moved >= value.numel() - ("widen" in name), name  # nothing is sampled after the last widening
 
 
+@pytest.mark.slow
+def test_learned_settings_reach_the_cost_of_full_cem_with_a_tenth_of_its_trajectories():
+    example = load("learned_optimiser")
+    mpc = example.learner()
+    example.learn(mpc, steps=200)
+    assert example.cost(mpc) < example.cost(example.cem(1000, 100))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["DCEM", "DCEM with learned settings"])
+def test_the_meta_learner_learns_through_the_search(name):
+    """Sines have a mean square of 4 and more: the network explains most of it."""
+    assert load("meta_learning").train(name, steps=500, seed=0)[-1][1] < 1.0
+
+
 @pytest.mark.parametrize("name", ["gradient steps", "DCEM", "DCEM with learned settings"])
 def test_the_context_is_fitted_to_the_points(name):
     """Beside z = 0, on the points it was fitted to, before anything is learned."""
