@@ -428,9 +428,8 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 @pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # Lightning's own
 def test_code_blocks_print_what_the_page_says(page, tmp_path, monkeypatch):
-    if page.stem == "lightning":
-        pytest.importorskip("lightning")
     monkeypatch.chdir(tmp_path)
     with patch.dict(os.environ):
         for match, printed in outputs(page):
