@@ -23,7 +23,7 @@ from PIL import Image
 
 from dcem_lab import cli, paper, study
 from dcem_lab.commands import exits
-from dcem_lab.report import claims, markdown, page, pictures
+from dcem_lab.report import claims, markdown, pictures
 from dcem_lab.report.charts import Dots, dots
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
@@ -446,7 +446,7 @@ HOSTILE = "<!--<script>alert(1)</script><b>\u2028"
 
 
 def test_data_cannot_end_its_script():
-    built = page.build([Section("a", "A", Markup(), data={"some-data": {"a": HOSTILE}})])
+    built = study.page_of([Section("a", "A", Markup(), data={"some-data": {"a": HOSTILE}})])
     inner = built.partition('id="some-data">')[2].partition("</script>")[0]
     assert json.loads(inner) == {"a": HOSTILE}
     assert "<" not in inner

@@ -11,7 +11,6 @@ import torch
 
 import dcem
 from dcem_lab import study
-from dcem_lab.report import page
 from dcem_lab.report.charts import Mark, panel, rows
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section
@@ -92,7 +91,7 @@ def test_markup_in_names_does_nothing(browser, tmp_path):
     data = {"some-data": {hostile: [hostile]}}
     path = tmp_path / "page.html"
     path.write_text(
-        page.build([Section("a", hostile, body, failures=[hostile], data=data)]), encoding="utf-8"
+        study.page_of([Section("a", hostile, body, failures=[hostile], data=data)]), encoding="utf-8"
     )
     tab = browser.new_page()
     tab.goto(path.as_uri())

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from dcem_lab import paper
 from dcem_lab.cartpole import numbers
 from dcem_lab.cartpole.numbers import DIMS, EXPERT, STRONG, TAUS, Study, Variant, read_samples, read_surface
-from dcem_lab.report.charts import Line, Mark, Rule, figure, lines, panel, place, rows
+from dcem_lab.report.charts import Line, Mark, Rule, lines, place, rows
 from dcem_lab.report.claims import Claim, judge
 from dcem_lab.report.pictures import film, shades
 from dcem_lab.report.scales import Scale
@@ -173,10 +173,10 @@ def _factors(study: Study) -> Markup:
         "new noise, relative to CEM with ten times the trajectories (line at 1). Dashed: the paper's expert."
     )
     panels = [
-        panel("Relative to the paper's expert", chart, tones),
-        panel("Relative to a strong expert", other),
+        part("panel", "Relative to the paper's expert", chart, tones),
+        part("panel", "Relative to a strong expert", other),
     ]
-    return figure(caption, panels)
+    return part("figure", caption, panels)
 
 
 def _interval_mark(label: str, color: str, samples: np.ndarray, shape: str = "square") -> Mark:
@@ -203,12 +203,12 @@ def _convergence(study: Study) -> Markup:
         most = max(float(variant.states[-1]) for variant in found)
         title = f"{dim} latent dimensions"
         chart = lines(title, series, Scale(0, most), _COSTS, "states trained on", "cost", rules)
-        panels.append(panel(title, chart))
+        panels.append(part("panel", title, chart))
     caption = (
         "Cost on the validation states during training: mean and range over seeds. "
         "Dashed: the paper's expert. Dotted: the strong one."
     )
-    return figure(caption, panels)
+    return part("figure", caption, panels)
 
 
 def _surfaces(study: Study) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from dcem_lab import paper
 from dcem_lab.regression import numbers as regression
 from dcem_lab.regression.numbers import Variant
-from dcem_lab.report.charts import Line, figure, lines, panel, place
+from dcem_lab.report.charts import Line, lines, place
 from dcem_lab.report.claims import Claim, judge
 from dcem_lab.report.formats import scientific
 from dcem_lab.report.pictures import shades
@@ -149,18 +149,18 @@ def curves(variants: Sequence[Variant]) -> Markup:
             x, logs = binned(variant.steps, np.log(np.maximum(variant.curve, 1e-12)), bins=100)
             series += _seeds(variant, x, np.exp(logs), banded)
         chart = lines("Training error", series, steps, _ERRORS, "updates", "MSE")
-        training.append(panel(f"Training error{of}", chart, _legend(group)))
+        training.append(part("panel", f"Training error{of}", chart, _legend(group)))
         most = max(variant.errors.shape[1] for variant in group)
         series = [
             line for v in group for line in _seeds(v, np.arange(1, v.errors.shape[1] + 1), v.errors, banded)
         ]
         chart = lines("Error after iterations", series, Scale(1, most), _ERRORS, "iterations", "MSE")
-        testing.append(panel(f"Error at test time{of}", chart, _legend(group)))
+        testing.append(part("panel", f"Error at test time{of}", chart, _legend(group)))
     caption = (
         "Mean squared error: geometric mean and 95% interval over seeds for the paper's two methods, single "
         "seeds for the variants. At test time the number of iterations differs from that in training."
     )
-    return figure(caption, [*training, *testing], wide=True)
+    return part("figure", caption, [*training, *testing], "panels wide")
 
 
 def _seeds(variant: Variant, x: np.ndarray, samples: np.ndarray, banded: bool) -> list[Line]:

@@ -60,13 +60,6 @@ class Scale:
         return [(value, _label(value)) for value in values]
 
 
-def covering(values: list[float], margin: float = 0.05) -> Scale:
-    """A linear scale with some room around all values."""
-    low, high = min(values), max(values)
-    room = (high - low) * margin or 1.0
-    return Scale(low - room, high + room)
-
-
 def _power(power: int) -> str:
     return f"{10.0**power:g}" if -2 <= power <= 2 else "10" + str(power).translate(_SUPERSCRIPT)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from dcem_lab.report.charts import Mark, panel, rows
+from dcem_lab.report.charts import Mark, rows
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.templates import part, render
@@ -63,4 +63,4 @@ def _errors(title: str, measured: Sequence[dict[str, str]]) -> Markup:
             color = "c0" if name.lower().startswith("dcem") else "c1"
             groups.append((name, [Mark(label, color, float(row["relative error"]))]))
     chart = rows(title, groups, Scale(1e-16, 10, log=True), "gradient error")
-    return panel(title, chart, [("c0", "dcem"), ("c1", "others")])
+    return part("panel", title, chart, [("c0", "dcem"), ("c1", "others")])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 
 from dcem_lab.report.documents import Rows
-from dcem_lab.report.formats import number, scientific
-from dcem_lab.report.sources import Sources, rows_if_any
+from dcem_lab.report.formats import if_number, number, scientific
+from dcem_lab.report.sources import Sources, grouped, rows_if_any
 
 
 def layers(sources: Sources, problem: str) -> list[dict[str, str]]:
@@ -20,13 +20,13 @@ def layer_rows(sources: Sources, problem: str) -> Rows:
     return [
         {
             "layer": row["contender"],
-            "cosine": _digits(row["cosine"]),
-            "gradient error": _small(row["relative error"]),
-            "excess": _small(row["excess"]),
-            "found": f"{float(row['found']):.0%}" if row["found"] else "",
-            "time (ms), B = 1": _digits(row["ms, B=1"]),
-            "time (ms), B = 64": _digits(row["ms, B=64"]),
-            "memory (MB)": _digits(row["MB"]),
+            "cosine": if_number(row["cosine"]),
+            "gradient error": if_number(row["relative error"], _small),
+            "excess": if_number(row["excess"], _small),
+            "found": if_number(row["found"], "{:.0%}".format),
+            "time (ms), B = 1": if_number(row["ms, B=1"]),
+            "time (ms), B = 64": if_number(row["ms, B=64"]),
+            "memory (MB)": if_number(row["MB"]),
             "failures": f"{row['failures']} of {row['instances']}",
         }
         for row in layers(sources, problem)
@@ -37,11 +37,11 @@ def topk_rows(sources: Sources) -> Rows:
     return [
         {
             "operator": row["contender"],
-            "error of Σ = k": _small(row["sum error"]),
-            "outside [0, 1]": _small(row["outside [0, 1]"]),
-            "gradient error": _small(row["gradient error, differences"]),
-            "forward+backward (ms)": _digits(row["forward+backward ms"]),
-            "ratio": _digits(row["forward+backward ratio"]),
+            "error of Σ = k": if_number(row["sum error"], _small),
+            "outside [0, 1]": if_number(row["outside [0, 1]"], _small),
+            "gradient error": if_number(row["gradient error, differences"], _small),
+            "forward+backward (ms)": if_number(row["forward+backward ms"]),
+            "ratio": if_number(row["forward+backward ratio"]),
         }
         for row in rows_if_any(sources.benchmarks / "topk.csv")
         if row["case"].startswith("64×")
@@ -51,19 +51,17 @@ def topk_rows(sources: Sources) -> Rows:
 def embedding_rows(sources: Sources) -> Rows:
     """The cartpole's latent space trained with every operator: means over the seeds, lowest and highest."""
     path = sources.checkout / "benchmarks" / "embedding" / "results" / "embedding.csv"
-    seeds: dict[str, list[dict[str, str]]] = {}
-    for row in rows_if_any(path):
-        seeds.setdefault(row["operator"], []).append(row)
+    wasted = "updates without a finite gradient"
     return [
         {
             "operator": operator,
-            "temperature": _digits(found[0]["temperature"]),
-            "cost of a plan": _spread([row["cost"] for row in found]) or found[0]["failure"],
-            "on fresh states": _spread([row["cost on fresh states"] for row in found]),
-            "updates without a finite gradient": _total(found, "updates without a finite gradient"),
-            "CPU ms per update": _mean([row["CPU ms per update"] for row in found]),
+            "temperature": if_number(found[0]["temperature"]),
+            "cost of a plan": _spread(_numbers(found, "cost")) or found[0]["failure"],
+            "on fresh states": _spread(_numbers(found, "cost on fresh states")),
+            wasted: f"{sum(_numbers(found, wasted)):.0f}",
+            "CPU ms per update": _mean(_numbers(found, "CPU ms per update")),
         }
-        for operator, found in seeds.items()
+        for (operator,), found in grouped(rows_if_any(path), "operator").items()
     ]
 
 
@@ -75,35 +73,27 @@ def solve_rows(sources: Sources) -> Rows:
             {
                 "case": f"{row['case']}, {passes}",
                 "contender": row["contender"],
-                "time (ms)": _digits(row[f"{passes} ms"]) or row["failure"],
-                "ratio": _digits(row[f"{passes} ratio"]),
+                "time (ms)": if_number(row[f"{passes} ms"]) or row["failure"],
+                "ratio": if_number(row[f"{passes} ratio"]),
             }
             for row in rows_if_any(sources.benchmarks / f"{name}.csv")
         ]
     return found
 
 
-def _spread(texts: list[str]) -> str:
-    values = [float(text) for text in texts if text]
-    return f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
+def _numbers(rows: list[dict[str, str]], name: str) -> list[float]:
+    """Of a column, without empty cells."""
+    return [float(row[name]) for row in rows if row[name]]
 
 
-def _mean(texts: list[str]) -> str:
-    values = [float(text) for text in texts if text]
+def _mean(values: list[float]) -> str:
     return number(fmean(values)) if values else ""
 
 
-def _total(rows: list[dict[str, str]], name: str) -> str:
-    return str(sum(int(row[name]) for row in rows if row[name]))
+def _spread(values: list[float]) -> str:
+    return f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
 
 
-def _digits(text: str) -> str:
-    return number(float(text)) if text else ""
-
-
-def _small(text: str) -> str:
+def _small(value: float) -> str:
     """Scientific where that is shorter."""
-    if not text:
-        return ""
-    value = float(text)
     return number(value) if value == 0 or abs(value) >= 1e-3 else scientific(value)

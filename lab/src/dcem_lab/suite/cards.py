@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from dcem_lab import paper
-from dcem_lab.report.charts import Dots, dots, panel
+from dcem_lab.report.charts import Dots, dots
 from dcem_lab.report.pictures import film
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import read_json
@@ -72,7 +72,7 @@ def _card(one: Evaluation, evaluations: Sequence[Evaluation], films: Sequence[Fi
     shown = [(film.address, _caption(film.total, first.low)) for film in films]
     title = f"{one.task}, {one.label}"
     chart = dots(f"Returns of {title}", [first, *others], _RETURNS, "return of an episode")
-    return panel(title, part("films", shown) + chart)
+    return part("panel", title, part("films", shown) + chart)
 
 
 def _dots(one: Evaluation) -> Iterator[Dots]:

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from dcem_lab import paper
-from dcem_lab.report.charts import Line, Rule, figure, lines, panel
+from dcem_lab.report.charts import Line, Rule, lines
 from dcem_lab.report.claims import NOT_REPORTED, Claim, beside, qualified
 from dcem_lab.report.formats import number
 from dcem_lab.report.markdown import by_heading
@@ -19,7 +19,7 @@ from dcem_lab.report.markdown import render as markdown
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.statistics import failed, two_humps
-from dcem_lab.report.templates import code, render
+from dcem_lab.report.templates import code, part, render
 from dcem_lab.suite.beside import beside_rows, read_peers
 from dcem_lab.suite.cards import LEGEND, Key, controller_cards, newest, read_films
 from dcem_lab.suite.latent_figure import latent_figure
@@ -236,13 +236,13 @@ def _curves(trainings: Sequence[Training], controller: str, label: str, measure:
         chart = lines(
             f"Returns on {task}", series, Scale(0, most), _RETURNS, "environment steps", "return", rules
         )
-        panels.append(panel(task, chart, [(color, label) for label, color in colors.items()]))
+        panels.append(part("panel", task, chart, [(color, label) for label, color in colors.items()]))
     caption = (
         f"{'Mean' if measure == 'eval_mean' else 'Median'} return of the evaluation episodes, by seed, "
         f"over environment steps. Dashed: the paper's median with {label} at the end of its training. A line "
         "ends where its run was stopped. The table has the fraction of its budget."
     )
-    return figure(caption, panels) if panels else Markup()
+    return part("figure", caption, panels) if panels else Markup()
 
 
 def _visible(line: Line, dash: float) -> Line:

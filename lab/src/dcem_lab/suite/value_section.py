@@ -8,10 +8,10 @@ from itertools import cycle
 import numpy as np
 from markupsafe import Markup
 
-from dcem_lab.report.charts import Line, figure, lines, panel
+from dcem_lab.report.charts import Line, lines
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
-from dcem_lab.report.templates import render
+from dcem_lab.report.templates import part, render
 from dcem_lab.suite.beside import (
     MOST,
     Peers,
@@ -147,12 +147,12 @@ def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
         chart = lines(
             f"Returns on {task}", [*others, *ours], Scale(0, most), _RETURNS, "environment steps", "return"
         )
-        panels.append(panel(task, chart, [(line.color, line.label) for line in (*ours, *others)]))
+        panels.append(part("panel", task, chart, [(line.color, line.label) for line in (*ours, *others)]))
     caption = (
         "Mean return of the evaluation episodes over environment steps. Ours: mean and range over seeds. "
         f"Thin: means of {ALWAYS} and of the {OTHERS} published agents that are best where our curve ends."
     )
-    return figure(caption, panels) if panels else Markup()
+    return part("figure", caption, panels) if panels else Markup()
 
 
 def _ours(training: Training, color: str) -> Line:
