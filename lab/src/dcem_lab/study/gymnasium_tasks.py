@@ -16,7 +16,6 @@ _KNOWN = {"MountainCarContinuous-v0": "90 counts as solved", "InvertedPendulum-v
 def rows(sources: Sources) -> Rows:
     """A row per training that has been evaluated, by its first seed, in the order of the tasks' names."""
     played = {(e.task, e.controller): e.totals for e in read_evaluations(sources.results, "gymnasium")}
-    found = []
     for experiment, training in _trainings(sources):
         record, curve = _record(training), training.curves[0]
         steps, means = evaluated(curve, "eval_mean")
@@ -27,18 +26,15 @@ def rows(sources: Sources) -> Rows:
         episodes = record["config"]["loop"]["eval_episodes"] if totals is None else len(totals)
         exact = played.get((training.task, "exact-model"))
         known = _KNOWN.get(training.task, "") if exact is None else f"{exact.mean():.1f} with the exact model"
-        found.append(
-            {
-                "task": training.task,
-                "trained with": f"`{experiment}`",
-                "steps": _steps(steps[-1], record["config"]["loop"]["env_steps"]),
-                "minutes": f"{curve['seconds'][curve['env_steps'] == steps[-1]][-1] / 60:.0f}",
-                "first evaluation": f"{_return(means[0])} after {steps[0]:,.0f}",
-                "after training": f"{_return(mean)} ({episodes} episodes)",
-                "for comparison": known,
-            }
-        )
-    return found
+        yield {
+            "task": training.task,
+            "trained with": f"`{experiment}`",
+            "steps": _steps(steps[-1], record["config"]["loop"]["env_steps"]),
+            "minutes": f"{curve['seconds'][curve['env_steps'] == steps[-1]][-1] / 60:.0f}",
+            "first evaluation": f"{_return(means[0])} after {steps[0]:,.0f}",
+            "after training": f"{_return(mean)} ({episodes} episodes)",
+            "for comparison": known,
+        }
 
 
 def commands(sources: Sources) -> Rows:

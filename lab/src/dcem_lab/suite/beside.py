@@ -99,26 +99,20 @@ def ranked(task: str, at: int, peers: Peers) -> dict[str, float]:
     return dict(sorted(means.items(), key=lambda one: -one[1]))
 
 
-def task_rows(results: Path) -> Rows:
+def task_rows(results: Path) -> Iterator[dict[str, str]]:
     """Every task at our largest number of steps: our mean and seeds, then the means of published agents."""
     peers = read_peers(results)
-    rows = []
     for training in main_trainings(results):
-        returns = returns_of(training.curves)
-        if not returns:
-            continue
-        at = max(returns)
-        known = ranked(training.task, at, peers)
-        rows.append(
-            {
+        if returns := returns_of(training.curves):
+            at = max(returns)
+            known = ranked(training.task, at, peers)
+            yield {
                 "task": training.task,
                 "environment steps": f"{at:,}",
                 "ours, mean of seeds": f"{returns[at].mean():.0f}",
                 "by seed": ", ".join(f"{one:.0f}" for one in returns[at]),
                 **{agent: f"{known[agent]:.0f}" if agent in known else "–" for agent in peers},
             }
-        )
-    return rows
 
 
 def aggregate_rows(trainings: Sequence[Training], peers: Peers) -> dict[str, Rows]:

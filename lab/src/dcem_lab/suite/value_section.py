@@ -12,28 +12,10 @@ from dcem_lab.report.charts import Line, lines
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.templates import part, render
-from dcem_lab.suite.beside import (
-    MOST,
-    Peers,
-    aggregate_rows,
-    beside_rows,
-    peer_sources,
-    ranked,
-    read_peers,
-    returns_of,
-)
+from dcem_lab.suite import beside, numbers
+from dcem_lab.suite.beside import MOST, Peers, ranked, returns_of
 from dcem_lab.suite.cards import WITHOUT_PAPER, Key, controller_cards, read_films
-from dcem_lab.suite.numbers import (
-    DEFAULT,
-    Evaluation,
-    Training,
-    episode_rows,
-    evaluated,
-    read_evaluations,
-    read_trainings,
-    seed_of,
-    training_rows,
-)
+from dcem_lab.suite.numbers import DEFAULT, Evaluation, Training, by_task, evaluated, seed_of
 from dcem_lab.suite.questions import agent_rows
 from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 from dcem_lab.suite.section import named, with_code, works_or_fails
@@ -48,35 +30,30 @@ _RETURNS = Scale(0, MOST)
 
 def section(sources: Sources) -> Section:
     results = sources.results
-    peers = read_peers(results)
-    trainings = read_trainings(results / "agent")
+    peers = beside.read_peers(results)
+    trainings = numbers.read_trainings(results / "agent")
     shown = [one for one in trainings if not (one.aside or one.goes_on)]
-    evaluations = read_evaluations(results, "agent")
+    evaluations = numbers.read_evaluations(results, "agent")
     films = read_films(results / "dmc" / "videos")
     cards = controller_cards(evaluations, films, {one.controller for one in evaluations})
     opening = [key for key in cards if key in films and key[1] == CONTROLLER]
-    tasks = list(dict.fromkeys(one.task for one in shown))
     body = render(
         "suite/value.html",
         command=COMMAND,
         curves=_curves(shown, peers),
         cards=[card for key, card in cards.items() if key not in opening],
         legend=WITHOUT_PAPER,
-        episodes=episode_rows(evaluations),
+        episodes=numbers.episode_rows(evaluations),
         beside={
-            task: beside_rows([one for one in shown if one.task == task], peers, seed_by_seed=True)
-            for task in tasks
+            task: beside.beside_rows(group, peers, seed_by_seed=True)
+            for task, group in by_task(shown).items()
         },
-        overall=aggregate_rows([one for one in shown if one.preset == DEFAULT], peers),
+        overall=beside.aggregate_rows([one for one in shown if one.preset == DEFAULT], peers),
         most=MOST,
-        published=peer_sources(results),
+        published=beside.peer_sources(results),
         questions=with_code(agent_rows(results)),
-        runs=named(training_rows(trainings), "task", "variant", "seed"),
-        records={
-            f"{one.task}, {one.preset}, {seed}": record
-            for one in trainings
-            for seed, record in one.records.items()
-        },
+        runs=named(numbers.training_rows(trainings), "task", "variant", "seed"),
+        records=numbers.records_of(trainings),
     )
     return Section(
         "value",
@@ -133,14 +110,13 @@ def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
     """A panel per task: ours with the range of its seeds, and published agents as far as we came."""
     panels = []
     colors = dict(zip(peers, cycle(_COLORS), strict=False))
-    for task in dict.fromkeys(one.task for one in trainings):
-        group = [one for one in trainings if one.task == task]
+    for task, group in by_task(trainings).items():
         ours = [_ours(one, f"c0{' dotted' * (i > 0)}") for i, one in enumerate(group)]
         most = max(float(line.x.max()) for line in ours)
         known = ranked(task, int(most // 100_000) * 100_000, peers)
-        beside = [*[ALWAYS] * (ALWAYS in known), *[agent for agent in known if agent != ALWAYS][:OTHERS]]
+        drawn = [*[ALWAYS] * (ALWAYS in known), *[agent for agent in known if agent != ALWAYS][:OTHERS]]
         others = []
-        for agent in beside:
+        for agent in drawn:
             points = {at: returns.mean() for at, returns in sorted(peers[agent][task].items()) if at <= most}
             x, y = np.array([*points], float), np.array([*points.values()])
             others.append(Line(agent, colors[agent], x, y, thin=True))
