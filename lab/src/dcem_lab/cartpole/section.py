@@ -11,12 +11,12 @@ from markupsafe import Markup
 
 from dcem_lab import paper
 from dcem_lab.cartpole import numbers
-from dcem_lab.cartpole.numbers import DIMS, EXPERT, STRONG, TAUS, Study, Variant, read_samples, read_surface
+from dcem_lab.cartpole.numbers import DIMS, EXPERT, STRONG, TAUS, Study, Variant, read_surface
 from dcem_lab.report.charts import Line, Mark, Rule, lines, place, rows
 from dcem_lab.report.claims import Claim, judge
 from dcem_lab.report.pictures import film, shades
 from dcem_lab.report.scales import Scale
-from dcem_lab.report.sources import Section, Sources, read_json
+from dcem_lab.report.sources import Section, Sources, grouped, read_json, read_rows
 from dcem_lab.report.statistics import binned, interval
 from dcem_lab.report.templates import part, render
 
@@ -56,9 +56,9 @@ def section(sources: Sources) -> Section:
         convergence=_convergence(study),
         surfaces=list(_surfaces(study)) if drawn else [],
         box=place(_BOX, _BOX, 330, 2),
-        baselines=numbers.baselines(study),
+        baselines=list(numbers.baselines(study)),
         closed_loop=numbers.closed_loop(sources.results),
-        closed_loop_trainings=numbers.closed_loop_trainings(sources.results),
+        closed_loop_trainings=list(numbers.closed_loop_trainings(sources.results)),
         films=[(film(path), _FILMS.get(path.stem, "")) for path in sorted((root / "videos").glob("*.mp4"))],
     )
     soft = [claim for (_, tau), claim in claims.items() if tau == 1]
@@ -256,22 +256,25 @@ def _opening(study: Study, data: dict[str, Any]) -> Markup:
 
 
 def _data(study: Study) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for method in ("cem", "dcem"):
-        table_ = read_samples(study.pictures / f"{method}_samples.csv")
-        steps = []
-        for iteration in sorted(set(table_["iteration"])):
-            now = table_["iteration"] == iteration
-            samples, mean = now & ~table_["is_mean"], now & table_["is_mean"]
-            step: dict[str, Any] = {
-                "sampled": int(table_["sampled"][mean][0]),
-                "cost": float(table_["cost"][mean][0]),
-                "plans": table_["u"][samples].round(1).tolist(),
-                "mean": table_["u"][mean][0].round(1).tolist(),
-            }
-            if table_["z"].size:
-                step["z"] = table_["z"][samples].round(4).tolist()
-                step["center"] = table_["z"][mean][0].round(4).tolist()
-            steps.append(step)
-        found[method] = steps
-    return found
+    """The iterations of both searches."""
+    tables = {name: read_rows(study.pictures / f"{name}_samples.csv") for name in ("cem", "dcem")}
+    return {
+        name: [_step(rows) for rows in grouped(table, "iteration").values()] for name, table in tables.items()
+    }
+
+
+def _step(rows: list[dict[str, str]]) -> dict[str, Any]:
+    """One iteration: some of its samples and, last, its mean; with latent points where there are any."""
+
+    def numbers_of(letter: str, digits: int) -> list[list[float]]:
+        found = [[row[name] for name in row if name[0] == letter] for row in rows]
+        return np.array(found, float).round(digits).tolist()
+
+    (*plans, plan), (*points, point) = numbers_of("u", 1), numbers_of("z", 4)
+    step = {
+        "sampled": int(rows[-1]["sampled"]),
+        "cost": float(rows[-1]["cost"]),
+        "plans": plans,
+        "mean": plan,
+    }
+    return step | ({"z": points, "center": point} if point else {})
