@@ -127,9 +127,6 @@ def read_surface(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return z1, np.array(list(columns), float), np.stack(list(columns.values()), axis=-1)
 
 
-# The tables
-
-
 def factors(study: Study) -> Iterator[dict[str, str]]:
     """Improvement factors, one row per latent dimension and temperature: the paper's, ours, and a verdict.
 

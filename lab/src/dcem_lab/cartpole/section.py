@@ -107,9 +107,6 @@ def _records(root: Path) -> dict[str, dict[str, Any]]:
     return named
 
 
-# What did not work
-
-
 def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
     """Sentences whose condition the numbers meet."""
     below = []
@@ -145,9 +142,6 @@ def _autoencoders(study: Study, method: str) -> str:
         ]
         parts += [f"{np.mean(np.concatenate(costs)):.2f} (d = {dim})"] if costs else []
     return ", ".join(parts)
-
-
-# Figures
 
 
 def _factors(study: Study) -> Markup:
@@ -230,9 +224,6 @@ def _surfaces(study: Study) -> Iterator[dict[str, Any]]:
 
 def _shaded(cost: np.ndarray, low: float) -> str:
     return shades(np.sqrt(np.maximum(cost.T - low, 0)), 0, float(np.sqrt(HEIGHT_SHOWN)))
-
-
-# The figure with a slider
 
 
 def _opening(study: Study, data: dict[str, Any]) -> Markup:

@@ -38,11 +38,6 @@ class Sources:
         return self.checkout / "lab" / "benchmarks" / "gpu" / "results"
 
     @property
-    def agent_benchmarks(self) -> Path:
-        """Steps of training, on a CPU."""
-        return self.checkout / "lab" / "benchmarks" / "results"
-
-    @property
     def docs(self) -> Path:
         """Of the lab."""
         return self.checkout / "lab" / "docs"

@@ -37,7 +37,7 @@ def section(sources: Sources) -> Section | None:
 
 def _regression(results: Path) -> Markup:
     variants = regression.read_variants(results)
-    table = part("table", regression.table(variants))
+    table = part("table", list(regression.table(variants)))
     return table + curves(variants) + part("provenance", records_of(results, variants))
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from dcem_lab.report.charts import Mark, rows
 from dcem_lab.report.formats import counted, if_number, number
 from dcem_lab.report.scales import Scale
-from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows
+from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows, rows_if_any
 from dcem_lab.report.templates import part, render
 
 CPU_COMMAND = "make bench"
@@ -154,9 +154,9 @@ def _gpu_dots(title: str, found: Sequence[dict[str, str]]) -> Markup:
 
 
 def loop_rows(sources: Sources) -> list[dict[str, str]]:
-    """Of loop.csv of the GPU and of the CPU, as far as they are there."""
-    paths = (folder / "loop.csv" for folder in (sources.gpu_benchmarks, sources.agent_benchmarks))
-    return [_loop_row(row) for path in paths if path.exists() for row in read_rows(path)]
+    """Of the loop.csv of the GPU and of that of the CPU, as far as they are there."""
+    folders = (sources.gpu_benchmarks, sources.checkout / "lab" / "benchmarks" / "results")
+    return [_loop_row(row) for folder in folders for row in rows_if_any(folder / "loop.csv")]
 
 
 def _loop_row(row: dict[str, str]) -> dict[str, str]:

@@ -50,9 +50,6 @@ def _verdicts(sources: Sources) -> Rows:
     ]
 
 
-# The control suite
-
-
 def _phase_one(sources: Sources) -> list[suite.Training]:
     """Without those that have a page of their own."""
     apart = questions.apart(sources.results)
@@ -99,19 +96,16 @@ def _agents_overall(sources: Sources) -> Rows:
     return beside.aggregate_rows(trainings, published).get("interquartile mean", [])
 
 
-# Choosing settings
-
-
 def _regression(sources: Sources) -> Rows:
     for variant in regression.read_variants(sources.results):
-        config, errors = variant.config, variant.error_at(variant.config["n_iters"])
+        config = variant.config
         schedule = config.get("schedule", "plateau"), config["eval_every"]
         if config["method"] == "dcem" and schedule == ("plateau", 200):  # others differ in more
             after = f"after {variant.errors.shape[1]} iterations, relative to that"
             yield {
                 "τ": f"{config['tau']:g}",
                 "T": str(config["n_iters"]),
-                "error, by seed": ", ".join(f"{error:.1e}" for error in errors),
+                "error, by seed": ", ".join(f"{error:.1e}" for error in variant.trained_error),
                 after: ", ".join(f"{factor:.1f}" for factor in variant.growth),
                 "predictions at a minimum": f"{variant.at_minimum.mean():.0%}",
             }
