@@ -145,22 +145,19 @@ def _autoencoders(study: Study, method: str) -> str:
 
 
 def _factors(study: Study) -> Markup:
-    scale = Scale(0, 1.5)
-    groups = []
-    for (dim, tau), variant in study.variants.items():
-        known = paper.CARTPOLE_FACTORS[dim, tau]
-        theirs = Mark(f"paper: {known:.3f}", "ink", known, shape="diamond")
-        ours = _interval_mark("ours", COLORS[tau], variant.factors, "dot")
-        groups.append((f"d = {dim}, τ = {tau:g}", [theirs, ours]))
-    rules = [Rule("the paper's expert", 1.0, "1 0")]
-    chart = rows("Improvement factors", groups, scale, "improvement factor", rules)
     strong = study.expert(STRONG)
-    again = []
+    papers, strongs = [], []
     for (dim, tau), variant in study.variants.items():
-        found = study.again(variant, "validation") / strong
-        again.append((f"d = {dim}, τ = {tau:g}", [_interval_mark("ours, fresh noise", COLORS[tau], found)]))
+        label, known = f"d = {dim}, τ = {tau:g}", paper.CARTPOLE_FACTORS[dim, tau]
+        theirs = Mark(f"paper: {known:.3f}", "ink", known, shape="diamond")
+        papers.append((label, [theirs, _interval_mark("ours", COLORS[tau], variant.factors, "dot")]))
+        again = study.again(variant, "validation") / strong
+        strongs.append((label, [_interval_mark("ours, fresh noise", COLORS[tau], again)]))
+    scale = Scale(0, 1.5)
+    rules = [Rule("the paper's expert", 1.0, "1 0")]
+    chart = rows("Improvement factors", papers, scale, "improvement factor", rules)
     rules = [Rule("the strong expert", 1.0, "1 0"), Rule("the paper's expert", study.expert() / strong)]
-    other = rows("Factors over the strong expert", again, scale, "factor over the strong expert", rules)
+    other = rows("Factors over the strong expert", strongs, scale, "factor over the strong expert", rules)
     tones = [("ink diamond", "paper"), *((COLORS[tau], f"ours, τ = {tau:g}") for tau in TAUS)]
     caption = (
         "Left: the paper's factors and ours, with 95% intervals over seeds. Right: the same decoders with "
@@ -231,8 +228,7 @@ def _opening(study: Study, data: dict[str, Any]) -> Markup:
     steps, forces = place(Scale(0, 19), _FORCE)
     z1, z2 = place(_BOX, _BOX)
     _, _, cost = read_surface(study.pictures / "surface_tau1_0.csv")
-    last = {method: found[-1] for method, found in data.items()}
-    found = {method: f"{end['cost']:.2f} after {end['sampled']:,}" for method, end in last.items()}
+    found = {name: f"{end['cost']:.2f} after {end['sampled']:,}" for name, (*_, end) in data.items()}
     return render(
         "cartpole/opening.html",
         sentence="A learned decoder maps two latent numbers to a plan of 20 forces: DCEM in that space "

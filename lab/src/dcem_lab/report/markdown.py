@@ -19,7 +19,9 @@ _SYMBOLS = {r"\Pi": "Π", r"\tau": "τ", r"\mu": "μ", r"\sigma": "σ", r"\theta
 
 
 def by_heading(path: Path) -> tuple[str, dict[str, str]]:
-    """The text below the title of a page, and below each of its headings."""
+    """The text below the title of a page, and below each of its headings; nothing where there is no page."""
+    if not path.exists():
+        return "", {}
     title, *below = path.read_text(encoding="utf-8").split("\n## ")
     pairs = (part.partition("\n") for part in below)
     return title.partition("\n")[2], {heading: text for heading, _, text in pairs}

@@ -12,6 +12,7 @@ from dcem_lab import paper
 from dcem_lab.cartpole import numbers as cartpole_numbers
 from dcem_lab.regression import numbers as regression
 from dcem_lab.report.documents import NOT_MEASURED
+from dcem_lab.report.formats import counted
 from dcem_lab.report.sources import Sources, read_json, rows_if_any
 from dcem_lab.study import optimisers, peers
 from dcem_lab.suite.beside import ranked, read_peers, returns_of
@@ -151,8 +152,7 @@ def _speed(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _where(run: dict[str, Any]) -> str:
-    threads = run["threads"]
-    return f"{threads} CPU thread{'s' * (threads > 1)}, version {run['versions']['ours']['dcem']}"
+    return f"{counted(run['threads'], 'CPU thread')}, version {run['versions']['ours']['dcem']}"
 
 
 def _ms(text: str) -> str:

@@ -76,7 +76,7 @@ def _drawn(one: Slice, depth: float) -> dict[str, Any]:
     """What the template needs of one controller."""
     side, cells = _covering(one.axis), _covering(one.cells)
     x, y = place(side, side, _SQUARE)
-    horizon, numbers = one.actions.shape[-2:]
+    horizon = one.actions.shape[-2]
     low, high = float(one.actions.min()), float(one.actions.max())
     moments = []
     for i, step in enumerate(one.moments.astype(int).tolist()):
@@ -97,8 +97,7 @@ def _drawn(one: Slice, depth: float) -> dict[str, Any]:
         )
     lightest, darkest = (f"{value:.2g}".replace("-", "−") for value in (low, high))
     return {
-        "record": one.record,
-        "length": len(one.path),
+        "slice": one,
         "x": x,
         "y": y,
         "height": _SQUARE,
@@ -107,8 +106,6 @@ def _drawn(one: Slice, depth: float) -> dict[str, Any]:
         "edges": ((one.cells[1:] + one.cells[:-1]) / 2).tolist(),
         "path": points(x, y, *one.path.T),
         "rounds": _rounds(one.path),
-        "horizon": horizon,
-        "numbers": numbers,
         "lightest": lightest,
         "darkest": darkest,
         "moments": moments,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dcem_lab import paper
-from dcem_lab.report.formats import duration, machine_of, number
+from dcem_lab.report.formats import counted, duration, machine_of, number
 from dcem_lab.report.sources import grouped, read_columns, read_json, rows_if_any, seeds_of
 from dcem_lab.report.statistics import Interval, bootstrap, failed, two_humps
 
@@ -261,5 +261,4 @@ def planning_rows(results: Path) -> list[dict[str, str]]:
 def _device(row: dict[str, str]) -> str:
     if row["kind"] != "cpu":
         return row["device"]
-    threads = f"{row['threads']} thread{'s' * (row['threads'] != '1')}"
-    return f"{row['device']} ({threads}, load before {row['load']})"
+    return f"{row['device']} ({counted(int(row['threads']), 'thread')}, load before {row['load']})"

@@ -73,7 +73,7 @@ def section(sources: Sources) -> Section:
         finetuned=list(questions.finetuned_rows(results)),
         latent=latent_figure(folder / "latent"),
         heading=CLAIMS,
-        lines=_line_by_line(sources.docs / "claims.md"),
+        lines=markdown(by_heading(sources.docs / "claims.md")[1].get(CLAIMS, "")),
         records={
             name: record
             for phase, trainings in enumerate(phases.values(), 1)
@@ -109,12 +109,6 @@ def _in_words(one: Evaluation, others: Sequence[Evaluation]) -> str:
     failing, *elsewhere = (f"{failed(each.totals).sum()} of {len(each.totals)}" for each in (one, *others))
     seeds = f", with other seeds {' and '.join(elsewhere)}" if elsewhere else ""
     return f"{one.task} (median return {np.median(one.totals):.0f}; episodes that fail: {failing}{seeds})"
-
-
-def _line_by_line(path: Path) -> Markup | None:
-    """The paper's claims, and our results."""
-    text = by_heading(path)[1].get(CLAIMS) if path.exists() else None
-    return markdown(text) if text is not None else None
 
 
 def _claims(evaluations: Sequence[Evaluation], results: Path) -> Iterator[Claim]:

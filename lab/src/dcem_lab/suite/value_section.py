@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from dcem_lab.report.charts import Line, lines
+from dcem_lab.report.formats import counted
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.templates import part, render
@@ -74,8 +75,7 @@ def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> 
     ]
     if not found:
         return Markup()
-    means = " and ".join(found)
-    sentence = f"When plans end in a learned value, the mean returns by seed are {means}."
+    sentence = f"When plans end in a learned value, the mean returns by seed are {' and '.join(found)}."
     return render(
         "suite/opening.html", sentence=sentence, cards=list(cards.values()), legend=WITHOUT_PAPER[:2]
     )
@@ -136,5 +136,5 @@ def _ours(training: Training, color: str) -> Line:
     curves = [evaluated(curve, "eval_mean") for curve in training.curves]
     x = min((steps for steps, _ in curves), key=lambda steps: steps[-1])
     y = np.array([np.interp(x, *curve) for curve in curves])
-    label = f"{training.label}, {len(curves)} seed{'s' * (len(curves) > 1)}"
+    label = f"{training.label}, {counted(len(curves), 'seed')}"
     return Line(label, color, x, y.mean(0), y.min(0), y.max(0))
