@@ -13,11 +13,11 @@ from dcem_lab.regression import section as regression
 from dcem_lab.report.claims import RULE
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.templates import render
-from dcem_lab.study import intro, layers, limits, quick, speed
+from dcem_lab.study import intro, limits, peers, quick, speed
 from dcem_lab.suite import section as suite
 from dcem_lab.suite import value_section as value
 
-SECTIONS = (intro, quick, regression, cartpole, suite, value, speed, layers)
+SECTIONS = (intro, quick, regression, cartpole, suite, value, speed, peers)
 
 
 def write_page(out: Path, sources: Sources) -> Path:

@@ -17,7 +17,7 @@ from dcem_lab.regression import section as regression_section
 from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
 from dcem_lab.report.formats import duration, if_number
 from dcem_lab.report.sources import Sources, grouped, read_rows, rows_if_any
-from dcem_lab.study import gymnasium_tasks, headline, layers, optimisers, peers, speed
+from dcem_lab.study import gymnasium_tasks, headline, optimisers, peers, speed
 from dcem_lab.suite import beside, down_numbers, questions, realtime, walker_starts
 from dcem_lab.suite import numbers as suite
 from dcem_lab.suite import section as suite_section
@@ -217,7 +217,7 @@ TABLES: Tables = {
     "refine": optimisers.refined,
     "gpu-targets": lambda sources: rows_if_any(sources.gpu_benchmarks / "targets.csv"),
     "differentiation": _differentiation,
-    **{f"layers-{name}": partial(peers.layer_rows, problem=name) for name in layers.TITLES},
+    **{f"layers-{name}": partial(peers.layer_rows, problem=name) for name in peers.TITLES},
     "soft-topk": peers.topk_rows,
     "soft-topk-embedding": peers.embedding_rows,
     "solves": peers.solve_rows,
