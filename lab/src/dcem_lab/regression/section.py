@@ -81,20 +81,15 @@ def _naming(name: str) -> tuple[str, str, str]:
 
 
 def _claim(variant: Variant) -> Claim:
-    errors = variant.trained_for()
-    mean, low, high = log_interval(errors)
+    errors, known = variant.trained_for(), paper.REGRESSION_MSE[regression.BESIDE_PAPER[variant.name]]
+    mean, low, high = map(scientific, log_interval(errors))
     return Claim(
         *_naming(variant.name),
         regression.PAPER_MSE[variant.name],
-        scientific(mean),
+        mean,
         str(len(errors)),
-        f"[{scientific(low)}, {scientific(high)}]",
-        judge(
-            errors,
-            paper.REGRESSION_MSE[regression.BESIDE_PAPER[variant.name]],
-            lower_is_better=True,
-            log=True,
-        ),
+        f"[{low}, {high}]",
+        judge(errors, known, lower_is_better=True, log=True),
     )
 
 

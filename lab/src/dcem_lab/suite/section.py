@@ -166,11 +166,10 @@ def _phase(name: str, results: Path, trainings: Sequence[Training]) -> dict[str,
     command, controller = PHASES[name]
     first = name == "planet"
     shown = [one for one in trainings if not (one.aside or (first and one.goes_on))]
+    measure = "eval_mean" if first else "eval_median"
     return {
         "command": command,
-        "curves": _curves(
-            shown, controller, label_of(controller, results), "eval_mean" if first else "eval_median"
-        ),
+        "curves": _curves(shown, controller, label_of(controller, results), measure),
         "runs": named(numbers.training_rows(trainings), "task", "variant", "seed"),
     }
 

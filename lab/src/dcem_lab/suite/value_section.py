@@ -14,7 +14,7 @@ from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.templates import part, render
 from dcem_lab.suite import beside, numbers
-from dcem_lab.suite.beside import MOST, Peers, ranked, returns_of
+from dcem_lab.suite.beside import MOST, Peers, ranked
 from dcem_lab.suite.cards import WITHOUT_PAPER, Key, controller_cards, read_films
 from dcem_lab.suite.numbers import DEFAULT, Evaluation, Training, by_task, evaluated, seed_of
 from dcem_lab.suite.questions import agent_rows
@@ -92,17 +92,13 @@ def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], p
                 f"{one.task}: results of {one.label} depend on the seed. The mean returns by seed are "
                 f"{', '.join(f'{mean:.0f}' for mean in means)}."
             )
-    for training in trainings:
-        returns = returns_of(training.curves)
-        if training.preset != DEFAULT or not returns:
-            continue
-        at = max(returns)
-        ours, known = returns[at].mean(), ranked(training.task, at, peers)
-        ahead = [f"{agent} ({mean:.0f})" for agent, mean in known.items() if mean > ours]
+    ours = (training for training in trainings if training.preset == DEFAULT)
+    for training, at, returns, known in beside.standings(ours, peers):
+        ahead = [f"{agent} ({mean:.0f})" for agent, mean in known.items() if mean > returns.mean()]
         if ahead:
             yield (
                 f"{training.task}: after {at:,} steps, {len(ahead)} of {len(known)} published agents are "
-                f"ahead of ours ({ours:.0f}, {len(returns[at])} seeds): {', '.join(ahead)}."
+                f"ahead of ours ({returns.mean():.0f}, {len(returns)} seeds): {', '.join(ahead)}."
             )
 
 
