@@ -11,7 +11,7 @@ import torch
 
 import dcem
 from dcem_lab import study
-from dcem_lab.report.charts import Mark, panel, rows
+from dcem_lab.report.charts import Mark, rows
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section
 from dcem_lab.report.templates import part
@@ -87,7 +87,9 @@ def test_markup_in_names_does_nothing(browser, tmp_path):
     hostile = "<!--<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
     mark = Mark(hostile, "c0", 1.0)
     body = part("table", [{hostile: hostile, "b": hostile}], hostile)
-    body += panel(hostile, rows(hostile, [(hostile, [mark])], Scale(0, 2), hostile), [("c0", hostile)])
+    body += part(
+        "panel", hostile, rows(hostile, [(hostile, [mark])], Scale(0, 2), hostile), [("c0", hostile)]
+    )
     data = {"some-data": {hostile: [hostile]}}
     path = tmp_path / "page.html"
     path.write_text(
