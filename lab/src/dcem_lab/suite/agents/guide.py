@@ -24,10 +24,7 @@ class InSituations:
     """A model that takes situations and uses their states. Without plans, a situation is just a state."""
 
     def __init__(self, imagination: Any) -> None:
-        self._imagination, self.action_dim = imagination, imagination.action_dim
-
-    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        return self._imagination.step(state, action)
+        self._imagination = imagination
 
     def sequence_cost(self, situation: Any, *arguments: Any) -> Tensor:
         state = situation.state if isinstance(situation, Situation) else situation

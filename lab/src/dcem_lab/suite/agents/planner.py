@@ -17,7 +17,7 @@ from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
 from dcem_lab.suite.agents.search import SoftTopK, WeightedElites
 from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.rssm import RSSM
-from dcem_lab.suite.rssm.fast.engine import TerminalCost
+from dcem_lab.suite.rssm.fast.engine import Imagination
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, fused_rollout
 from dcem_lab.suite.rssm.fast.rollout_native import NativeJudge, NativeRollout
 from dcem_lab.suite.rssm.fast.rollout_native import fits as has_kernels
@@ -98,8 +98,9 @@ class PlannerConfig(Settings):
             require(decoder is not None, "latent_points", self.latent_points, "1 without a decoder")
             assert decoder is not None
             latent = PointsInARow(decoder, self.latent_points)
+        view: Any = imagination if guide is None else InSituations(imagination)
         mpc = MPC(
-            imagination if guide is None else InSituations(imagination),
+            view,
             self.horizon * self.latent_points,
             solver=self.solver(guided),
             decoder=latent,
@@ -250,11 +251,11 @@ def _precision(model: RSSM, config: PlannerConfig) -> torch.dtype:
     return weight.dtype
 
 
-def fast_rollout(model: RSSM, dtype: torch.dtype) -> Any:
+def fast_rollout(model: RSSM, dtype: torch.dtype) -> Imagination:
     """The fastest rollout implementation for this model, its device and that precision."""
     if not model.config.termination and has_kernels(next(model.parameters()), dtype):
         return NativeRollout(model, dtype)
-    return fused_rollout(model, dtype) or _Imagination(model, dtype)
+    return fused_rollout(model, dtype) or _Copied(model, dtype)
 
 
 def _fused_judge(
@@ -270,8 +271,8 @@ def _fused_judge(
     return judge_triton.FusedJudge(value, pessimism)
 
 
-class _Imagination(FrozenRollout):
-    """A copy of a model with its own precision for rollouts, in a search that sums costs in another.
+class _Copied(FrozenRollout):
+    """Rolls out a copy of a model, in its own precision.
 
     It does not need the normaliser: states come from the model, in its features.
     """
@@ -279,22 +280,10 @@ class _Imagination(FrozenRollout):
     def __init__(self, model: RSSM, dtype: torch.dtype) -> None:
         super().__init__(copy.deepcopy(model).requires_grad_(False).to(dtype))
         self.model.reward_scale = model.reward_scale  # shared: it is learned, and keeps its precision
-        self._original, self._dtype = model, dtype
+        self._original = model
 
     def refresh(self) -> None:
-        """Copy the weights from the model again."""
         _copy(self._original, self.model)
-
-    def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
-    ) -> Tensor:
-        def at_the_end(state: Tensor) -> Tensor:
-            assert terminal_cost is not None
-            return terminal_cost(state.to(actions.dtype))
-
-        end = None if terminal_cost is None else at_the_end
-        state, planned = state.to(self._dtype), actions.to(self._dtype)
-        return super().sequence_cost(state, planned, discount, end).to(actions.dtype)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dcem import _native
-from dcem_lab.suite.rssm.fast.engine import TerminalCost, check_sequences, total_cost
+from dcem_lab.suite.rssm.fast.engine import Imagination, total_cost
 from dcem_lab.suite.rssm.model import RSSM
 
 _SOURCE = Path(__file__).with_name("rollout.cpp")
@@ -66,19 +66,6 @@ class _Layer(ctypes.Structure):
     ]  # fmt: skip
 
 
-class _Layers:
-    """Fully connected layers as the kernels read them: weights (M, in, out) and biases (M, out)."""
-
-    def __init__(self, layers: Sequence[tuple[Tensor, Tensor, torch.dtype]]) -> None:
-        self.array = (_Layer * len(layers))()
-        self._held: list[Tensor] = []  # what the array points to
-        for i, (weight, bias, dtype) in enumerate(layers):
-            packed, padded = _packed(weight.detach(), dtype), _padded(bias.detach()).contiguous()
-            self._held += [packed, padded]
-            in_pairs = dtype == torch.bfloat16
-            self.array[i] = _Layer(*weight.shape[1:], in_pairs, packed.data_ptr(), padded.data_ptr())
-
-
 def _padded(x: Tensor) -> Tensor:
     """Columns rounded up to whole panels, with zeros."""
     return F.pad(x, (0, -x.shape[-1] % _kernels().lanes_in_panel()))
@@ -98,23 +85,30 @@ def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
 class _Packed:
     """Weights as the kernels read them. A copy and a pickle pack them again: pointers cannot be copied."""
 
-    _layers: _Layers
-
     def refresh(self) -> None:
+        """Take the weights again."""
         raise NotImplementedError
 
+    def pack(self, layers: Sequence[tuple[Tensor, Tensor, torch.dtype]]) -> None:
+        """Fully connected layers: weights (M, in, out), biases (M, out) and the precision of products."""
+        self._layers = (_Layer * len(layers))()
+        self._held: list[Tensor] = []  # what the layers point to
+        for i, (weight, bias, dtype) in enumerate(layers):
+            packed, padded = _packed(weight.detach(), dtype), _padded(bias.detach()).contiguous()
+            self._held += [packed, padded]
+            in_pairs = dtype == torch.bfloat16
+            self._layers[i] = _Layer(*weight.shape[1:], in_pairs, packed.data_ptr(), padded.data_ptr())
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_layers"}
+        return {name: value for name, value in vars(self).items() if name not in ("_layers", "_held")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.refresh()
 
 
-class NativeRollout(_Packed):
-    """A planner's view of an RSSM on the CPU: `sequence_cost` for whole action sequences, without gradients.
-
-    The weights are copies; `refresh` takes them again from the model.
+class NativeRollout(_Packed, Imagination):
+    """A planner's view of an RSSM on the CPU, without gradients. The weights are copies.
 
     Args:
         model: imagines, and knows no end.
@@ -122,19 +116,16 @@ class NativeRollout(_Packed):
     """
 
     def __init__(self, model: RSSM, dtype: torch.dtype = torch.float32) -> None:
-        self.model, self.action_dim, self._dtype = model, model.action_dim, dtype
+        super().__init__(model)
+        self._dtype = dtype
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take the weights again from the model."""
         model, gru, H, X = self.model, self.model.gru, self.model.config.hidden, self.model.features
         hidden, inputs, bias = gru.hidden_weight, gru.input_weight, gru.bias
         gates = torch.cat([hidden[..., H:], inputs[..., : 2 * H]], dim=1)
-        observation, reward = (
-            [*zip(head.weights, head.biases, strict=True)]
-            for head in (model.observation_head, model.reward_head)
-        )
+        observation, reward = model.observation_head.layers, model.reward_head.layers
         observation[-1] = observation[-1][0][..., :X], observation[-1][1][..., :X]
         layers: list[tuple[Tensor, Tensor]] = [
             (gates, bias[..., H : 3 * H]),
@@ -145,48 +136,30 @@ class NativeRollout(_Packed):
         ]
         # Do not round the last layer: small differences between rewards are decisive.
         dtypes = [*[self._dtype] * (len(layers) - 1), torch.float32]
-        self._layers = _Layers([(*layer, dtype) for layer, dtype in zip(layers, dtypes, strict=True)])
+        self.pack([(*layer, dtype) for layer, dtype in zip(layers, dtypes, strict=True)])
         self._heads = len(observation), len(reward)
         self._products = sum(weight[0].numel() for weight, _ in layers)
 
-    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """One step, as the model itself takes it."""
-        return self.model.step(state, action)
-
     @torch.no_grad()
-    def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
-    ) -> Tensor:
-        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s), with that of where they end."""
-        model = self.model
-        check_sequences(model, state, actions)
-        rewards, ends = self._imagine(state, actions)
-        costs = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:])
-        cost = model.reward_scale.decode(total_cost(costs, discount)).reshape(actions.shape[:-2])
-        if terminal_cost is not None:
-            cost = cost + discount ** actions.shape[-2] * terminal_cost(ends)
-        return cost.to(actions.dtype)
-
-    def _imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """States (*B, s), actions (*B, N, T, m) → rewards (M, T, R) and the last states (*B, N, s)."""
-        model, config = self.model, self.model.config
-        *batch, N, T, U = actions.shape
+    def roll_out(
+        self, state: Tensor, actions: Tensor, discount: float, ended: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        model, config, (E, N, T, U) = self.model, self.model.config, actions.shape
         state, actions = _read(state), _read(actions)
-        E = state[..., 0].numel()
         rewards = state.new_empty(config.members, T, E * N)
-        ends = state.new_empty(*batch, N, model.state_dim)
+        ends = state.new_empty(E * N, model.state_dim)
         _kernels().rollout(
-            self._layers.array, *self._heads, config.members, config.hidden, model.features, U, E, N, T,
+            self._layers, *self._heads, config.members, config.hidden, model.features, U, E, N, T,
             config.residual, _FUNCTIONS[config.activation], state.data_ptr(), actions.data_ptr(),
             rewards.data_ptr(), ends.data_ptr(), _threads(rewards.numel() * self._products),
         )  # fmt: skip
-        return rewards, ends
+        return total_cost(model, rewards, discount), ends
 
 
 class NativeJudge(_Packed):
     """What critics say of where plans end, and of the actor's actions there: `Guide.worth` without gradients.
 
-    The weights are copies; `refresh` takes them again.
+    The weights are copies.
 
     Args:
         value: critics, of numbers, and actor.
@@ -200,12 +173,11 @@ class NativeJudge(_Packed):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take the weights again from critics and actor."""
         layers: list[tuple[Tensor, Tensor, torch.dtype]] = []
         for net in (self._value.actor.net, self._value.critics):
             dtypes = [torch.float32, *[self._dtype] * (len(net.weights) - 2), torch.float32]
-            layers += zip(net.weights, net.biases, dtypes, strict=True)
-        self._layers = _Layers(layers)
+            layers += [(*layer, dtype) for layer, dtype in zip(net.layers, dtypes, strict=True)]
+        self.pack(layers)
         self._products = sum(weight.numel() for weight, _, _ in layers)
 
     @torch.no_grad()
@@ -214,9 +186,9 @@ class NativeJudge(_Packed):
         settings, x = self._value.settings, _read(x)
         K, X, rows = settings["critics"], x.shape[-1], x[..., 0].numel()
         q = x.new_empty(*x.shape[:-2], x.shape[-2] * K)
-        half = len(self._layers.array) // 2
+        half = len(self._layers) // 2
         _kernels().judge(
-            self._layers.array, half, half, K, X, settings["action_dim"], rows,
+            self._layers, half, half, K, X, settings["action_dim"], rows,
             x.data_ptr(), q.data_ptr(), _threads(rows * self._products),
         )  # fmt: skip
         q /= self._value.reward_scale
