@@ -134,17 +134,7 @@ def build(
         )
         learners["decoder"], decoder = decoder_learner, decoder_learner.average
         if value is not None and config.plan is not None and config.plan.updates_per_step:
-            learners["plan"] = PlanLearner(
-                model,
-                decoder_learner.decoder,
-                (planning, decoder),
-                value,
-                replay,
-                config.plan,
-                config.decoder,
-                config.planner,
-                random["please"],
-            )
+            learners["plan"] = PlanLearner(model, decoder_learner, config.plan, random["please"])
 
     by_policy = config.collecting.by_policy(envs.num_envs, device)
     planner = Planner(planning, config.planner, decoder, random["plan"], value, by_policy)
@@ -154,15 +144,16 @@ def build(
     noise = config.collecting.noise_in(envs.num_envs, device)
     collector = Collector(envs, planning, replay, noise, random["explore"])
     collector.restart(seeds["envs"])
+    anew = begin.replay is None
     return Planet(
         Learners(learners, device),
         collector,
         planner,
-        {name: random[name] for name in ("plan", "explore")},
-        checkpoint_bytes,
-        config.collecting.seed_episodes if begin.replay is None else 0,
-        config.collecting.seed_steps if begin.replay is None else 0,
-        seed_planner,
+        generators={name: random[name] for name in ("plan", "explore")},
+        checkpoint_bytes=checkpoint_bytes,
+        seed_episodes=config.collecting.seed_episodes * anew,
+        seed_steps=config.collecting.seed_steps * anew,
+        seed_planner=seed_planner,
     )
 
 

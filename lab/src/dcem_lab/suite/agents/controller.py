@@ -111,21 +111,15 @@ class Controller:
 
     Args:
         model: follows the episodes; its weights may change between them.
-        planner: how much to plan.
-        seed: of the planner's samples, the same for every call of `play`.
+        planner: how much to plan; its samples are the same for every call of `play`.
         decoder: plan in its latent space.
         value: plan to where it takes over.
     """
 
     def __init__(
-        self,
-        model: RSSM,
-        planner: PlannerConfig,
-        seed: int = 0,
-        decoder: Decoder | None = None,
-        value: Value | None = None,
+        self, model: RSSM, planner: PlannerConfig, decoder: Decoder | None = None, value: Value | None = None
     ) -> None:
-        self.model, self.seed = model, seed
+        self.model = model
         self._device = next(model.parameters()).device
         self._generator = Generator(self._device)
         self._plan = Planner(model, planner, decoder, self._generator, value)
@@ -139,7 +133,7 @@ class Controller:
         `each_step` is called after every step of all of them.
         """
         self._plan.refresh()
-        self._generator.manual_seed(self.seed)
+        self._generator.manual_seed(0)
         for first in range(0, len(seeds), envs.num_envs):
             yield from self._play_at_once(envs, seeds[first : first + envs.num_envs], each_step)
 
