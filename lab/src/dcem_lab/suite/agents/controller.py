@@ -55,12 +55,7 @@ def follow(model: RSSM, states: Tensor, actions: Tensor, observations: Tensor, e
 
 
 class Following:
-    """Environments in mid-episode, the model states that follow them, and the returns so far.
-
-    Args:
-        envs: E environments.
-        model: follows the episodes.
-    """
+    """E environments in mid-episode, the model states that follow them, and the returns so far."""
 
     def __init__(self, envs: ParallelEnv, model: RSSM) -> None:
         self.envs, self.model, n_envs = envs, model, envs.num_envs

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from dcem import Decoder
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.decoder_learner import DecoderLearner
-from dcem_lab.suite.agents.soft_plans import SoftPlans, parts_of, require_parts
+from dcem_lab.suite.agents.soft_plans import SoftPlans, modules_of, require_parts
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.training.fit import Fit
 
@@ -65,8 +64,12 @@ class PlanLearner(Fit):
         self._plans = SoftPlans(
             model, latent.decoder, latent.planner, latent.backward, latent.value, config.parts
         )
-        super().__init__(_chosen(model, latent.decoder, config.parts), config, generator)
-        self.average = _chosen(latent.model, latent.average, config.parts)
+        learning, acting = (
+            nn.ModuleDict({part: modules_of(part, *networks) for part in config.parts})
+            for networks in ((model, latent.decoder), (latent.model, latent.average))
+        )
+        super().__init__(learning, config, generator)
+        self.average = acting
         self._averages = list(self.average.parameters())
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
@@ -76,8 +79,3 @@ class PlanLearner(Fit):
         action = self._plans(states, noise.transpose(0, 1))
         worth = value.read(value.say(self.model.observed(states).mean(dim=-2), action, frozen=True)).mean()
         return -worth, {"value": worth.detach() / value.reward_scale}
-
-
-def _chosen(model: RSSM, decoder: Decoder, parts: tuple[str, ...]) -> nn.ModuleDict:
-    modules = parts_of(model, decoder)
-    return nn.ModuleDict({part: nn.ModuleList(modules[part]) for part in parts})

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from dcem import Decoder
 from dcem.backward import Backward, Unroll
 from dcem_lab.suite.agents.planner import Planner, PlannerConfig
-from dcem_lab.suite.agents.soft_plans import PARTS, SoftPlans, parts_of
+from dcem_lab.suite.agents.soft_plans import PARTS, SoftPlans, modules_of
 from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.ppo_loss import log_prob
 from dcem_lab.suite.rssm import RSSM
@@ -35,12 +35,8 @@ class Policy(nn.Module):
     >>> from dcem_lab.suite.rssm import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
     >>> policy = Policy(model, None, PlannerConfig(samples=9, elites=2, iterations=2, horizon=4, tau=1.0))
-    >>> policy.noise_shape
-    (2, 9, 4)
-    >>> states, noise = model.initial(torch.zeros(5, 3)), torch.randn(5, *policy.noise_shape)
-    >>> mean = policy(states, noise)
-    >>> mean.shape, policy.log_prob(torch.zeros(5, 1), mean).shape
-    (torch.Size([5, 1]), torch.Size([5]))
+    >>> policy(model.initial(torch.zeros(5, 3)), torch.randn(5, *policy.noise_shape)).shape
+    torch.Size([5, 1])
     """
 
     def __init__(
@@ -91,14 +87,11 @@ class Policy(nn.Module):
                 f"planner.elites must be below samples={self.planner.samples} where reward or transition "
                 "learn: with all samples elite, they do not matter to the plan"
             )
-        trained = []
-        for part, owners in parts_of(self.model, self.decoder).items():
-            for parameter in (p for owner in owners for p in owner.parameters()):
-                parameter.requires_grad_(part in chosen)
-                if part in chosen:
-                    trained.append(parameter)
         self._learn(chosen)
-        return trained
+        modules = {part: modules_of(part, self.model, self.decoder) for part in PARTS}
+        for part, owner in modules.items():
+            owner.requires_grad_(part in chosen)
+        return [p for part, owner in modules.items() if part in chosen for p in owner.parameters()]
 
 
 class Critic(nn.Module):

@@ -28,14 +28,14 @@ def require_parts(parts: tuple[str, ...], at_least: int = 1) -> None:
     require(known, "parts", list(parts), f"some of {', '.join(PARTS)}, each once")
 
 
-def parts_of(model: RSSM, decoder: Decoder | None) -> dict[str, list[nn.Module]]:
-    """The modules of every part."""
-    transition = (model.gru, model.observation_head, model.termination_head)
-    return {
-        "decoder": [decoder] if decoder is not None else [],
+def modules_of(part: str, model: RSSM, decoder: Decoder | None) -> nn.ModuleList:
+    """The modules of a part."""
+    parts: dict[str, list[nn.Module | None]] = {
+        "decoder": [decoder],
         "reward": [model.reward_head],
-        "transition": [module for module in transition if module is not None],
+        "transition": [model.gru, model.observation_head, model.termination_head],
     }
+    return nn.ModuleList(module for module in parts[part] if module is not None)
 
 
 class SoftPlans:
