@@ -63,10 +63,8 @@ REWARD: Shapes = [
 def fits(model: RSSM) -> bool:
     """Whether `FusedRollout` supports this model."""
     config, inputs = model.config, model.features + model.action_dim
-    sizes = config.hidden, config.width
-    if config.termination:  # for which there is no kernel
-        return False
-    return config.layers == 2 and LEAST <= min(sizes) <= max(sizes) <= LIMIT and inputs <= INPUT_LIMIT
+    units = LEAST <= min(config.hidden, config.width) <= max(config.hidden, config.width) <= LIMIT
+    return config.layers == 2 and units and inputs <= INPUT_LIMIT and not config.termination
 
 
 class FusedRollout(Imagination):
@@ -157,9 +155,15 @@ class FusedRollout(Imagination):
         slot_rows = tiles * roll.tile
         trace = torch.empty(members, horizon + 1, slot_rows, H + PAD, dtype=torch.float16, device=device)
         rewards = torch.empty(members, horizon, slot_rows, device=device)
+        kernel, team, shared = rollout_kernel, 1, list[Tensor]()
+        how = {"BLOCK2": roll.block2, "EARLY": roll.tile < 64}
+        if roll.team:  # whose programs pass h and both layers to each other, and count what has arrived
+            kernel, team = team_rollout_kernel, triton.cdiv(max(H, W), roll.block)
+            layers = torch.empty(members * tiles, 3, roll.tile, max(H, W), dtype=torch.float16, device=device)
+            shared = [layers, torch.zeros(members * tiles, 32, dtype=torch.int32, device=device)]
+            how = {"TEAM": team}
         with torch.cuda.device(device):
-            kernel, programs, shared, how = self._rollout(roll, members * tiles, max(H, W), device)
-            kernel[programs * tiles, members](
+            kernel[team * tiles, members](
                 state.float().contiguous(), actions.float().contiguous(), trace, *shared,
                 *self._rollout_weights, rows, n_samples, horizon,
                 HIDDEN=config.hidden, X=model.features, U=action_dim, RESIDUAL=config.residual,
@@ -171,17 +175,6 @@ class FusedRollout(Imagination):
                 TILE=head.tile, BLOCK=head.block, num_warps=head.warps, num_stages=head.stages, **sizes,
             )  # fmt: skip
         return trace, rewards
-
-    def _rollout(
-        self, shape: Shape, tiles: int, widest: int, device: torch.device
-    ) -> tuple[Any, int, list[Tensor], dict[str, int]]:
-        """The rollout kernel, the number of programs per tile, and its additional arguments."""
-        if not shape.team:
-            return rollout_kernel, 1, [], {"BLOCK2": shape.block2, "EARLY": shape.tile < 64}
-        team = triton.cdiv(widest, shape.block)
-        layers = torch.empty(tiles, 3, shape.tile, widest, dtype=torch.float16, device=device)
-        counters = torch.zeros(tiles, 32, dtype=torch.int32, device=device)
-        return team_rollout_kernel, team, [layers, counters], {"TEAM": team}
 
     @torch.no_grad()
     def _pack(self) -> tuple[list[Tensor], list[Tensor]]:
