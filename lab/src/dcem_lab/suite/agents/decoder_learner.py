@@ -1,7 +1,6 @@
 """Learning the decoder of a latent action space on replayed states (Algorithms 2 and 3 of the paper)."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -84,14 +83,11 @@ class DecoderConfig(Settings):
     def replayed(self, model: RSSM, replay: ReplayBuffer, generator: Generator) -> Tensor:
         """Replayed model states (B, S): the last of chunks, or any of those that begin an episode."""
         n_starts = round(self.start_share * self.states)
-        kinds: tuple[tuple[int, dict[str, Any]], ...] = (
-            (self.states - n_starts, {"newest": self.recent or None}),
-            (n_starts, {"from_start": True}),
-        )
+        kinds = (self.states - n_starts, False, self.recent or None), (n_starts, True, None)
         padded = model.config.termination
         chunks = [
-            replay.sample(count, self.context, generator, padded=padded, **kind)
-            for count, kind in kinds
+            replay.sample(count, self.context, generator, from_start, newest, padded)
+            for count, from_start, newest in kinds
             if count
         ]
         observations, actions, _, terminated, valid = map(torch.cat, zip(*chunks, strict=True))

@@ -19,10 +19,10 @@ INPUT_LIMIT, ACTION_LIMIT = 64, 32
 
 
 def fits(value: Value) -> bool:
-    """Whether `FusedJudge` supports these critics."""
+    """Whether `FusedJudge` supports these critics, which are scalar."""
     told = value.settings
     small = told["features"] <= INPUT_LIMIT and told["action_dim"] <= ACTION_LIMIT
-    return small and value.bins is None and told["width"] in WIDTHS
+    return small and told["width"] in WIDTHS
 
 
 class FusedJudge:
@@ -33,11 +33,6 @@ class FusedJudge:
     """
 
     def __init__(self, value: Value, pessimism: float) -> None:
-        if not fits(value):
-            raise ValueError(
-                f"FusedJudge: value must have scalar critics, width {WIDTHS}, at most {INPUT_LIMIT} features "
-                f"and {ACTION_LIMIT} actions, got {value.settings}"
-            )
         self._pessimism, self._scale = pessimism, 1 / value.reward_scale
         X, m, K, W = (value.settings[name] for name in ("features", "action_dim", "critics", "width"))
         pad, pad_u = 32 if X <= 32 else 64, 16 if m <= 16 else 32

@@ -262,13 +262,13 @@ def _fused_judge(
     value: Value, model: RSSM, pessimism: float, dtype: torch.dtype
 ) -> "judge_triton.FusedJudge | NativeJudge | None":
     """A faster terminal value, if there is one for these critics, precision and device."""
-    known = value.bins is None and not model.config.termination
-    if known and has_kernels(next(value.parameters()), dtype):
-        return NativeJudge(value, pessimism, dtype)
-    on_cuda = next(value.parameters()).is_cuda and judge_triton is not None
-    if not on_cuda or dtype != torch.float16 or model.config.termination or not judge_triton.fits(value):
+    weight = next(value.parameters())
+    if value.bins is not None or model.config.termination:
         return None
-    return judge_triton.FusedJudge(value, pessimism)
+    if has_kernels(weight, dtype):
+        return NativeJudge(value, pessimism, dtype)
+    fused = judge_triton is not None and weight.is_cuda and dtype == torch.float16
+    return judge_triton.FusedJudge(value, pessimism) if fused and judge_triton.fits(value) else None
 
 
 class _Copied(FrozenRollout):

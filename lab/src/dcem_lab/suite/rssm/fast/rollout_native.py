@@ -28,19 +28,12 @@ _ALONE = 500_000  # multiplications below which one thread finishes before other
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
+def library() -> Any:
     """The kernels; None if they are not available."""
     found = _native.build(_SOURCE, _instructions())
     if found is not None:
         found.rollout.argtypes = [_POINTER, *[_LONG] * 9, *[_INT] * 2, *[_POINTER] * 4, _INT]
         found.judge.argtypes = [_POINTER, *[_LONG] * 6, *[_POINTER] * 2, _INT]
-    return found
-
-
-def _kernels() -> ctypes.CDLL:
-    """The same, where `fits` has said that there are some."""
-    found = library()
-    assert found is not None
     return found
 
 
@@ -68,15 +61,15 @@ class _Layer(ctypes.Structure):
 
 def _padded(x: Tensor) -> Tensor:
     """Columns rounded up to whole panels, with zeros."""
-    return F.pad(x, (0, -x.shape[-1] % _kernels().lanes_in_panel()))
+    return F.pad(x, (0, -x.shape[-1] % library().lanes_in_panel()))
 
 
 def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """(M, in, out) → (M, panels, in, columns of a panel), or in bfloat16 (M, panels, in / 2, columns, 2)."""
-    panels = _padded(weight).unflatten(-1, (-1, _kernels().lanes_in_panel())).transpose(1, 2)
+    panels = _padded(weight).unflatten(-1, (-1, library().lanes_in_panel())).transpose(1, 2)
     if dtype == torch.float32:
         return panels.contiguous()
-    if not _kernels().has_bfloat16():
+    if not library().has_bfloat16():
         raise ValueError(f"dtype must be float32 on a CPU without instructions for bfloat16, got {dtype}")
     pairs = F.pad(panels, (0, 0, 0, panels.shape[2] % 2)).unflatten(2, (-1, 2))
     return pairs.transpose(-1, -2).to(dtype).contiguous()
@@ -148,7 +141,7 @@ class NativeRollout(_Packed, Imagination):
         state, actions = _read(state), _read(actions)
         rewards = state.new_empty(config.members, T, E * N)
         ends = state.new_empty(E * N, model.state_dim)
-        _kernels().rollout(
+        library().rollout(
             self._layers, *self._heads, config.members, config.hidden, model.features, U, E, N, T,
             config.residual, _FUNCTIONS[config.activation], state.data_ptr(), actions.data_ptr(),
             rewards.data_ptr(), ends.data_ptr(), _threads(rewards.numel() * self._products),
@@ -187,7 +180,7 @@ class NativeJudge(_Packed):
         K, X, rows = settings["critics"], x.shape[-1], x[..., 0].numel()
         q = x.new_empty(*x.shape[:-2], x.shape[-2] * K)
         half = len(self._layers) // 2
-        _kernels().judge(
+        library().judge(
             self._layers, half, half, K, X, settings["action_dim"], rows,
             x.data_ptr(), q.data_ptr(), _threads(rows * self._products),
         )  # fmt: skip

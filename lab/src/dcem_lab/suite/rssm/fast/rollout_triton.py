@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 
 
 Shapes = list[tuple[float, Shape]]
-"""The first that is for at least so many rows per multiprocessor."""
+"""By the most rows per multiprocessor that each is for; the first that is for enough is taken."""
 
 # Measured on an H200, GRU and layers of 200 units.
 PROCESSORS = 132
