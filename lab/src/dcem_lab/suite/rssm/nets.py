@@ -32,6 +32,13 @@ def _normed(x: Tensor) -> Tensor:
     return F.silu(F.layer_norm(x, x.shape[-1:]))
 
 
+def network(x: Tensor, layers: list[tuple[Tensor, Tensor]], activate: Callable[[Tensor], Tensor]) -> Tensor:
+    """Fully connected layers, given as weights and biases, activated in between."""
+    for i, (weight, bias) in enumerate(layers):
+        x = torch.baddbmm(bias.unsqueeze(1), activate(x) if i else x, weight)
+    return x
+
+
 class EnsembleMLP(nn.Module):
     """M fully connected networks: sizes[0] → sizes[1] → … → sizes[-1], activated between the layers.
 
@@ -71,11 +78,8 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """(M, N, sizes[0]) → (M, N, sizes[-1]). With ``frozen``, the weights get no gradient."""
-        for i, (weight, bias) in enumerate(self.layers):
-            if frozen:
-                weight, bias = weight.detach(), bias.detach()
-            x = torch.baddbmm(bias.unsqueeze(1), self.activate(x) if i else x, weight)
-        return x
+        layers = [(weight.detach(), bias.detach()) for weight, bias in self.layers] if frozen else self.layers
+        return network(x, layers, self.activate)
 
 
 class EnsembleGRU(nn.Module):

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from dcem_lab.suite.rssm.fast.engine import Imagination, Weights, last_states, total_cost
 from dcem_lab.suite.rssm.fast.unroll import inner_layers, kernels_between_products, weight_gradient
 from dcem_lab.suite.rssm.model import RSSM
-from dcem_lab.suite.rssm.nets import ACTIVATIONS, BACKWARD
+from dcem_lab.suite.rssm.nets import ACTIVATIONS, BACKWARD, network
 
 try:
     from dcem_lab.suite.rssm.fast import rollout_triton as rssm_triton
@@ -102,14 +102,15 @@ class StepByStep:
     def refresh(self) -> None:
         """Nothing to do: it reads the model's own weights."""
 
+    @torch.no_grad()
     def weights(self) -> Weights:
-        """The weights it rolls out with, without gradients."""
+        """The weights it rolls out with."""
         model, gru, X = self.model, self.model.gru, self.model.features
         # Rows of [h, x, u] that start at multiples of 16 bytes are read faster.
         spare = -(model.config.hidden + X + model.action_dim) % 4
         rest = model.action_dim + spare
         observation, reward, termination = (
-            [(weight.detach(), bias.detach()) for weight, bias in head.layers] if head is not None else []
+            head.layers if head is not None else []
             for head in (model.observation_head, model.reward_head, model.termination_head)
         )
         weight, bias = observation[-1]
@@ -118,18 +119,16 @@ class StepByStep:
             if head:
                 weight, bias = head[0]
                 head[0] = F.pad(weight, (0, 0, 0, rest)), bias
-        inputs = F.pad(gru.input_weight.detach(), (0, 0, 0, spare))
-        return Weights(
-            gru.hidden_weight.detach(), inputs, gru.bias.detach(), observation, reward, termination
-        )
+        inputs = F.pad(gru.input_weight, (0, 0, 0, spare))
+        return Weights(gru.hidden_weight, inputs, gru.bias, observation, reward, termination)
 
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """States (E, s) and actions (E, N, T, m) → rows (M, T + 1, R, H + P) and rewards (M, T, R).
 
         R is at least E · N, and H may be rounded up.
         """
-        model, weights = self.model, self.weights()
-        do = kernels_between_products(state)
+        model, weights, do = self.model, self.weights(), kernels_between_products(state)
+        activate = ACTIVATIONS[model.config.activation]
         members, H, P = model.config.members, model.config.hidden, weights.inputs.shape[1]
         X, S = model.features, H + model.features
         by_time = actions.flatten(0, 1).transpose(0, 1)
@@ -144,16 +143,10 @@ class StepByStep:
             prepared = do.prepare(gates, here[..., H:], weights.inputs, weights.gates)
             h, x = following[..., :H], following[..., H:S]
             do.advance(gates, prepared, here[..., :H], weights.hidden, weights.gates, out=h)
-            out = _network(h, weights.observation, model.config.activation)[..., :X]
+            out = network(h, weights.observation, activate)[..., :X]
             x.copy_(here[..., H:S] + out if model.config.residual else out)
-        rewards = _network(rows[:, 1:].flatten(1, 2), weights.reward, model.config.activation)
+        rewards = network(rows[:, 1:].flatten(1, 2), weights.reward, activate)
         return rows, rewards.view(members, T, R)
-
-
-def _network(x: Tensor, layers: list[tuple[Tensor, Tensor]], activation: str) -> Tensor:
-    for i, (weight, bias) in enumerate(layers):
-        x = torch.baddbmm(bias.unsqueeze(1), ACTIVATIONS[activation](x) if i else x, weight)
-    return x
 
 
 class _Imagined(Function):
@@ -170,8 +163,8 @@ class _Imagined(Function):
         rows, rewards = engine.imagine(state, actions)
         logits = rewards[:, :0]
         if model.termination_head is not None:
-            network = engine.weights().termination
-            logits = _network(rows[:, 1:].flatten(1, 2), network, model.config.activation).view_as(rewards)
+            head, activate = engine.weights().termination, ACTIVATIONS[model.config.activation]
+            logits = network(rows[:, 1:].flatten(1, 2), head, activate).view_as(rewards)
         ctx.model, ctx.engine, ctx.shape = model, engine, actions.shape
         ctx.save_for_backward(rows, *learned)  # these, so that a change to them in between is noticed
         n = actions.shape[0] * actions.shape[1]

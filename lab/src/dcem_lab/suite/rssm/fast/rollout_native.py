@@ -9,7 +9,6 @@ The references are `RSSM.step` and `Guide.worth`.
 
 import ctypes
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +81,11 @@ class _Packed:
         """Take the weights again."""
         raise NotImplementedError
 
-    def pack(self, layers: Sequence[tuple[Tensor, Tensor, torch.dtype]]) -> None:
-        """Fully connected layers: weights (M, in, out), biases (M, out) and the precision of products."""
+    def pack(self, layers: list[tuple[Tensor, Tensor]], dtypes: list[torch.dtype]) -> None:
+        """Fully connected layers, weights (M, in, out) and biases (M, out), and the precision of products."""
         self._layers = (_Layer * len(layers))()
         self._held: list[Tensor] = []  # what the layers point to
-        for i, (weight, bias, dtype) in enumerate(layers):
+        for i, ((weight, bias), dtype) in enumerate(zip(layers, dtypes, strict=True)):
             packed, padded = _packed(weight.detach(), dtype), _padded(bias.detach()).contiguous()
             self._held += [packed, padded]
             in_pairs = dtype == torch.bfloat16
@@ -128,8 +127,7 @@ class NativeRollout(_Packed, Imagination):
             *reward,
         ]
         # Do not round the last layer: small differences between rewards are decisive.
-        dtypes = [*[self._dtype] * (len(layers) - 1), torch.float32]
-        self.pack([(*layer, dtype) for layer, dtype in zip(layers, dtypes, strict=True)])
+        self.pack(layers, [*[self._dtype] * (len(layers) - 1), torch.float32])
         self._heads = len(observation), len(reward)
         self._products = sum(weight[0].numel() for weight, _ in layers)
 
@@ -166,12 +164,10 @@ class NativeJudge(_Packed):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        layers: list[tuple[Tensor, Tensor, torch.dtype]] = []
-        for net in (self._value.actor.net, self._value.critics):
-            dtypes = [torch.float32, *[self._dtype] * (len(net.weights) - 2), torch.float32]
-            layers += [(*layer, dtype) for layer, dtype in zip(net.layers, dtypes, strict=True)]
-        self.pack(layers)
-        self._products = sum(weight.numel() for weight, _, _ in layers)
+        layers = [*self._value.actor.net.layers, *self._value.critics.layers]
+        inner = [self._dtype] * (len(layers) // 2 - 2)
+        self.pack(layers, [torch.float32, *inner, torch.float32] * 2)
+        self._products = sum(weight.numel() for weight, _ in layers)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
