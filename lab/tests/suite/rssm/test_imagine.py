@@ -116,3 +116,21 @@ def test_rollouts_that_end_in_a_value_have_the_gradients_of_the_steps(
     wanted = [actions, *(model.reward_head.parameters() if learn_reward else ())]
     found = [torch.autograd.grad(cost, wanted, above, retain_graph=True) for cost in (got, expected)]
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("termination", [False, True])
+def test_a_model_in_another_precision_is_judged_in_that_of_the_actions(termination: bool) -> None:
+    config = RSSMConfig(hidden=4, width=6, members=2, pessimism=0.5, termination=termination)
+    generator = Generator().manual_seed(0)
+    model = RSSM(3, 2, config, generator)
+    start = model.initial(torch.randn(2, 3, generator=generator))
+    actions = torch.randn(2, 7, 4, 2, generator=generator)
+
+    def worth(state: torch.Tensor) -> torch.Tensor:
+        assert state.dtype == actions.dtype
+        return state.sum(dim=-1)
+
+    expected = FrozenRollout(model).sequence_cost(start, actions, 0.9, worth)
+    got = FrozenRollout(model.to(torch.bfloat16)).sequence_cost(start, actions, 0.9, worth)
+    assert got.dtype == torch.float32 and not torch.equal(got, expected)
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)

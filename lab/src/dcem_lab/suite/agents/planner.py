@@ -93,11 +93,10 @@ class PlannerConfig(Settings):
         With a guide it plans from the output of `situation` for model states.
         """
         guided = guide is not None and decoder is None and self.policy_plans > 0
-        latent: Decoder | PointsInARow | None = decoder
+        latent: Any = decoder
         if self.latent_points > 1:
             require(decoder is not None, "latent_points", self.latent_points, "1 without a decoder")
-            assert decoder is not None
-            latent = PointsInARow(decoder, self.latent_points)
+            latent = PointsInARow(latent, self.latent_points)
         view: Any = imagination if guide is None else InSituations(imagination)
         mpc = MPC(
             view,
