@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Generator
 
+from dcem import DCEM, MPC
 from dcem.control.rollout import rollout
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
@@ -38,6 +39,14 @@ def test_costs_and_gradients_are_those_of_the_steps(config: RSSMConfig, batch: t
     [gradient] = torch.autograd.grad(expected, actions, above, retain_graph=True)
     torch.testing.assert_close(torch.autograd.grad(got, actions, above)[0], gradient)
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_plan_needs_no_more_than_the_rollout() -> None:
+    model = RSSM(3, 2, RSSMConfig(hidden=4, width=4), Generator().manual_seed(0))
+    state, solver = model.initial(torch.ones(5, 3)), DCEM(n_samples=20, n_elite=4, n_iters=2)
+    noise = torch.randn(2, 5, 20, 6)
+    plans = [MPC(one, horizon=3, solver=solver)(state, noise=noise) for one in (model, FrozenRollout(model))]
+    torch.testing.assert_close(plans[1].actions, plans[0].actions)
 
 
 def test_nothing_but_actions_gets_a_gradient() -> None:

@@ -31,7 +31,7 @@ class Imagination(ABC):
     """The cost of whole action sequences in a model: see `dcem.control.Model`."""
 
     def __init__(self, model: RSSM) -> None:
-        self.model = model
+        self.model, self.action_dim = model, model.action_dim
 
     @abstractmethod
     def refresh(self) -> None:
