@@ -96,4 +96,4 @@ def test_decisions_are_timed_as_they_ship_and_in_less(script):
     passed, busy = decisions.decide(agent, 2)
     assert busy > 0 and passed > 0
     plain = decisions.without_kernels("cheetah-run-value", {})
-    assert type(plain._plan._imagination).__name__ == "_Imagination"
+    assert type(plain._plan._imagination).__name__ == "_Copied"
