@@ -15,6 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+_STEPS = ("observations", "actions", "rewards")  # rings, by position
+_COUNTS = ("written", "oldest", "episode")
+_EPISODES = ("first", "end", "terminated")  # rings, by the episode's number
+
 
 class Chunk(NamedTuple):
     """Consecutive steps: action t is taken on observation t, and reward t and observation t+1 follow."""
@@ -131,21 +135,20 @@ class ReplayBuffer:
         entry = self._episode % self._max_episodes
         self._end[self._rows, entry] = self._written
         self._terminated[self._rows, entry] = terminated & ended
+        self._open_where(ended)
+
+    def close_episodes(self) -> None:
+        """End every open episode at its last stored observation, because another will begin."""
+        self._open_where(self._written > self._first[self._rows, self._episode % self._max_episodes])
+
+    def _open_where(self, ended: Tensor) -> None:
+        """Begin an episode at the next position, where the open one has ended."""
         self._episode += ended
         entry = self._episode % self._max_episodes
         kept = self._first[self._rows, entry]
         self._first[self._rows, entry] = torch.where(ended, self._written, kept)
         self._end[self._rows, entry] = self._written
         self._terminated[self._rows, entry] = torch.zeros_like(ended)
-
-    def close_episodes(self) -> None:
-        """End every open episode at its last stored observation, because another will begin."""
-        begun = self._written > self._first[self._rows, self._episode % self._max_episodes]
-        self._episode += begun
-        entry = self._episode % self._max_episodes
-        self._first[self._rows, entry] = self._written
-        self._end[self._rows, entry] = self._written
-        self._terminated[self._rows, entry] = False
 
     def n_starts(
         self, length: int, from_start: int = False, newest: int | None = None, padded: bool = False
@@ -190,17 +193,15 @@ class ReplayBuffer:
         after = position[:, :-1] >= last
         env = (entry // self._max_episodes)[:, None]
         place = env * self.capacity + torch.minimum(position, last) % self.capacity
-        observations, actions, rewards = (
+        steps = (
             _gather(self._observations, place),
             _gather(self._actions, place[:, :-1]).masked_fill(after[..., None], 0),
             _gather(self._rewards, place[:, :-1]).masked_fill(after, 0),
         )
         if not on_cpu:
-            observations, actions, rewards = (
-                x.masked_fill(n_starts == 0, torch.nan) for x in (observations, actions, rewards)
-            )
+            steps = tuple(x.masked_fill(n_starts == 0, torch.nan) for x in steps)
         terminated = self._terminated.flatten()[entry][:, None] & (position[:, 1:] == last)
-        return Chunk(observations, actions, rewards, terminated, ~after)
+        return Chunk(*steps, terminated, ~after)
 
     def sample_with_starts(
         self,
@@ -222,7 +223,7 @@ class ReplayBuffer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The whole state, without unused memory. Reads from the device."""
-        return self._state(self._used())
+        return self.cut(self.state_bytes(self.capacity))
 
     def cut(self, max_bytes: int) -> dict[str, Tensor]:
         """A :meth:`state_dict` of at most ``max_bytes``: the newest steps that fit.
@@ -235,11 +236,12 @@ class ReplayBuffer:
             raise ValueError(
                 f"max_bytes must be at least {self.state_bytes(2)} for one step, got {max_bytes}."
             )
-        return self._state(min(fitting, self._used()))
+        used = max(2, int(self._written.max()))  # in the environment with the most
+        return _fitted(self._tensors(), min(fitting, used, self.capacity), self._max_episodes)
 
     def state_bytes(self, places: int) -> int:
         """The size of a state with this many observations per environment."""
-        rings = sum(x.nbytes for x in (self._observations, self._actions, self._rewards))
+        rings = sum(self._tensors()[name].nbytes for name in _STEPS)
         tables = sum(x.nbytes for x in self.state) - rings
         return tables + rings // self.capacity * places
 
@@ -272,7 +274,8 @@ class ReplayBuffer:
         for name, value in (("length", length), ("newest", newest)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
-        first = torch.maximum(self._first, self._oldest_kept()[:, None])
+        oldest = torch.maximum(self._oldest, self._written - self.capacity)  # that is still there
+        first = torch.maximum(self._first, oldest[:, None])
         if newest is not None:
             first = torch.maximum(first, (self._written - newest - length)[:, None])
         # The shortest chunk allowed in each episode: one step if it may be cut short.
@@ -284,14 +287,6 @@ class ReplayBuffer:
             starts = starts.clamp(max=int(from_start)) * (first == self._first)
         return first, starts
 
-    def _oldest_kept(self) -> Tensor:
-        """The oldest position of each environment that is still there, (n_envs,)."""
-        return torch.maximum(self._oldest, self._written - self.capacity)
-
-    def _used(self) -> int:
-        """The number of entries written, in the environment with the most."""
-        return min(self.capacity, max(2, int(self._written.max())))
-
     def _checked(self, name: str, x: Tensor, like: Tensor) -> Tensor:
         if x.shape != like.shape:
             raise ValueError(f"{name} must have shape {tuple(like.shape)}, got {tuple(x.shape)}.")
@@ -299,20 +294,7 @@ class ReplayBuffer:
         return x.to(self.device, like.dtype, non_blocking=True)
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {
-            "observations": self._observations,
-            "actions": self._actions,
-            "rewards": self._rewards,
-            "written": self._written,
-            "oldest": self._oldest,
-            "episode": self._episode,
-            "first": self._first,
-            "end": self._end,
-            "terminated": self._terminated,
-        }
-
-    def _state(self, capacity: int) -> dict[str, Tensor]:
-        return _fitted(self._tensors(), capacity, self._max_episodes)
+        return {name: getattr(self, f"_{name}") for name in (*_STEPS, *_COUNTS, *_EPISODES)}
 
 
 def _gather(rings: Tensor, place: Tensor) -> Tensor:
@@ -325,15 +307,11 @@ def _fitted(state: dict[str, Tensor], capacity: int, max_episodes: int) -> dict[
     written, episodes = state["written"], state["episode"] + 1
     kept = min(capacity, state["rewards"].shape[1])
     return {
-        "observations": _ring(state["observations"], written, capacity),
-        "actions": _ring(state["actions"], written, capacity),
-        "rewards": _ring(state["rewards"], written, capacity),
+        **{name: _ring(state[name], written, capacity) for name in _STEPS},
         "written": written.clone(),
         "oldest": torch.maximum(state["oldest"], written - kept),
         "episode": state["episode"].clone(),
-        "first": _ring(state["first"], episodes, max_episodes),
-        "end": _ring(state["end"], episodes, max_episodes),
-        "terminated": _ring(state["terminated"], episodes, max_episodes),
+        **{name: _ring(state[name], episodes, max_episodes) for name in _EPISODES},
     }
 
 
