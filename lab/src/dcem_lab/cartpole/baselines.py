@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -91,34 +92,27 @@ def run(config: Config, run: Run) -> None:
 
 def baselines(config: Config) -> Iterator[Callable[[], Iterator[Score]]]:
     """Functions that score a baseline each."""
-    made: dict[str, Tensor] = {}
+    plans = cache(lambda expert: expert_plans(expert, config.plans, config.seed))
+    draws = min(2, config.draws)
 
-    def plans(expert: str) -> Tensor:
-        if expert not in made:
-            made[expert] = expert_plans(expert, config.plans, config.seed)
-        return made[expert]
+    def pca(name: str, teacher: str) -> Iterator[Score]:
+        # A grid search has no noise: draws differ only in the new states.
+        cost_of = grid_cost(PCA(plans(teacher), 2), config.grid)
+        return scores(name, cost_of, config.grid**2, draws, config.states)
+
+    def autoencoder(dim: int, seed: int) -> Iterator[Score]:
+        decoder = train_autoencoder(plans(STRONG), dim, seed, config)
+        for method, tau in (("cem", 0.0), ("dcem", 1.0)):
+            mpc, name = with_the_papers_search(decoder, tau), f"autoencoder-{dim}-{method}-seed{seed}"
+            yield from plan_scores(name, mpc, draws, config.states)
 
     for name in config.experts:
-        draws = min(EXPERTS[name][3], config.draws)
-        yield partial(plan_scores, name, expert_controller(name), draws, config.states)
+        most = min(EXPERTS[name][3], config.draws)
+        yield partial(plan_scores, name, expert_controller(name), most, config.states)
     for name, teacher in (("pca-2", PAPER), ("pca-2-strong", STRONG)):
-
-        def pca(name: str = name, teacher: str = teacher) -> Iterator[Score]:
-            cost_of = grid_cost(PCA(plans(teacher), 2), config.grid)
-            # A grid search has no noise: draws differ only in the new states.
-            return scores(name, cost_of, config.grid**2, min(2, config.draws), config.states)
-
-        yield pca
-    for dim in config.latent_dims:
-        for seed in config.seeds:
-
-            def autoencoder(dim: int = dim, seed: int = seed) -> Iterator[Score]:
-                decoder = train_autoencoder(plans(STRONG), dim, seed, config)
-                for method, tau in (("cem", 0.0), ("dcem", 1.0)):
-                    mpc, name = with_the_papers_search(decoder, tau), f"autoencoder-{dim}-{method}-seed{seed}"
-                    yield from plan_scores(name, mpc, min(2, config.draws), config.states)
-
-            yield autoencoder
+        yield partial(pca, name, teacher)
+    for dim, seed in product(config.latent_dims, config.seeds):
+        yield partial(autoencoder, dim, seed)
 
 
 def expert_controller(name: str) -> MPC:

@@ -193,15 +193,17 @@ class ReplayBuffer:
         after = position[:, :-1] >= last
         env = (entry // self._max_episodes)[:, None]
         place = env * self.capacity + torch.minimum(position, last) % self.capacity
-        steps = (
+        observations, actions, rewards = (
             _gather(self._observations, place),
             _gather(self._actions, place[:, :-1]).masked_fill(after[..., None], 0),
             _gather(self._rewards, place[:, :-1]).masked_fill(after, 0),
         )
         if not on_cpu:
-            steps = tuple(x.masked_fill(n_starts == 0, torch.nan) for x in steps)
+            observations, actions, rewards = (
+                x.masked_fill(n_starts == 0, torch.nan) for x in (observations, actions, rewards)
+            )
         terminated = self._terminated.flatten()[entry][:, None] & (position[:, 1:] == last)
-        return Chunk(*steps, terminated, ~after)
+        return Chunk(observations, actions, rewards, terminated, ~after)
 
     def sample_with_starts(
         self,
