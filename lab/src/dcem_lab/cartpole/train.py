@@ -223,10 +223,9 @@ def new_decoder(member: Member, config: Training) -> Decoder:
 def controller(decoder: Decoder | DecoderStack, taus: Sequence[float], config: Training) -> MPC:
     """Embedded control of the cartpole: DCEM, or CEM for τ = 0, over the latent box [-1, 1]^d.
 
-    For a stack of decoders, `taus` has the temperature of each, and states are (S, B, 5).
+    For a stack of decoders, `taus` has the temperature of each, all zero or all positive, and states are
+    (S, B, 5).
     """
-    if 0 < sum(tau > 0 for tau in taus) < len(taus):
-        raise ValueError(f"taus must be all positive or all zero, got {list(taus)}")
     tau: float | Tensor = taus[0]
     if len(set(taus)) > 1:
         tau = torch.tensor(taus, device=config.torch_device).unsqueeze(-1)

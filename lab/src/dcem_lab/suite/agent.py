@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from dcem_lab.runs import require
@@ -10,7 +9,7 @@ from dcem_lab.runs.settings import resetting
 from dcem_lab.suite import planet
 from dcem_lab.suite.agents import AgentConfig, CollectingConfig, PlannerConfig, ValueConfig
 from dcem_lab.suite.agents.planner import GUIDED
-from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite.envs.dmc import ControlEnv, probe
 from dcem_lab.suite.online import StepLoopConfig, value_for
 from dcem_lab.suite.planet import run
 from dcem_lab.suite.rssm import RSSMConfig
@@ -83,8 +82,7 @@ def check(config: Config) -> None:
     theirs = load_from(config.source).value if config.source else None
     if theirs is None:
         return
-    with closing(planet.environment(config)()) as env:
-        value = config.agent_for(env).value
+    value = config.agent_for(probe(planet.environment(config))).value
     assert value is not None
     for name, ours in value.network.items():
         there = theirs.settings[name]

@@ -13,6 +13,8 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -295,6 +297,12 @@ def make_env(task: str, action_repeat: int | None = None, render_mode: str | Non
     if re.search(r"-v\d+$", task):
         return GymnasiumEnv(task, 1 if action_repeat is None else action_repeat, render_mode)
     return DMCEnv(task, action_repeat)
+
+
+def probe(make: Callable[[], ControlEnv]) -> ControlEnv:
+    """An environment that is closed already, for what it says about its task."""
+    with closing(make()) as env:
+        return env
 
 
 def _control_suite() -> Any:
