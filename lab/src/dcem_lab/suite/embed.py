@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from torch import Generator, Tensor
 
@@ -58,16 +58,12 @@ class Config(agents.LearningConfig):
     updates_per_step: float = resetting(agents.LearningConfig, "updates_per_step", 2.0)
     clip: float = resetting(agents.LearningConfig, "clip", 20.0)
     average: float = resetting(agents.LearningConfig, "average", 0.995)
-    planner: agents.PlannerConfig = field(
-        default_factory=lambda: agents.PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
-    )
-    decoder: agents.DecoderConfig = field(default_factory=agents.DecoderConfig)
-    value: agents.ValueConfig = field(default_factory=lambda: agents.ValueConfig(early_share=0.25))
-    plan: agents.PlanConfig = field(default_factory=agents.PlanConfig)
-    collecting: agents.CollectingConfig = field(
-        default_factory=lambda: agents.CollectingConfig(noise_from_zero=True)
-    )
-    loop: online.StepLoopConfig = field(default_factory=lambda: online.StepLoopConfig(env_steps=500_000))
+    planner: agents.PlannerConfig = agents.PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
+    decoder: agents.DecoderConfig = agents.DecoderConfig()
+    value: agents.ValueConfig = agents.ValueConfig(early_share=0.25)
+    plan: agents.PlanConfig = agents.PlanConfig()
+    collecting: agents.CollectingConfig = agents.CollectingConfig(noise_from_zero=True)
+    loop: online.StepLoopConfig = online.StepLoopConfig(env_steps=500_000)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Generator
@@ -55,13 +55,11 @@ class Config(LearningConfig):
     action_repeat: int | None = setting(None, least=1)
     source: str = ""
     wrap_angles: bool = False
-    model: RSSMConfig = field(default_factory=RSSMConfig)
-    planner: PlannerConfig = field(default_factory=PlannerConfig)
-    evaluation: PlannerConfig = field(default_factory=PlannerConfig)
-    collecting: CollectingConfig = field(default_factory=CollectingConfig)
-    loop: online.StepLoopConfig = field(
-        default_factory=lambda: online.StepLoopConfig(eval_every=200_000, eval_episodes=16)
-    )
+    model: RSSMConfig = RSSMConfig()
+    planner: PlannerConfig = PlannerConfig()
+    evaluation: PlannerConfig = PlannerConfig()
+    collecting: CollectingConfig = CollectingConfig()
+    loop: online.StepLoopConfig = online.StepLoopConfig(eval_every=200_000, eval_episodes=16)
 
     def __post_init__(self) -> None:
         super().__post_init__()

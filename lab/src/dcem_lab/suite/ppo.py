@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dcem_lab.runs import Run, require
@@ -61,11 +61,9 @@ class Config(Settings):
     snapshot: str = setting("best", among=SNAPSHOTS)
     steps: int = setting(200, least=1)
     actions: int | None = setting(None, least=1)
-    planner: PlannerChanges = field(default_factory=PlannerChanges)
-    learning: FinetuneConfig = field(default_factory=FinetuneConfig)
-    loop: online.LoopConfig = field(
-        default_factory=lambda: online.LoopConfig(n_envs=10, n_workers=10, eval_every=10)
-    )
+    planner: PlannerChanges = PlannerChanges()
+    learning: FinetuneConfig = FinetuneConfig()
+    loop: online.LoopConfig = online.LoopConfig(n_envs=10, n_workers=10, eval_every=10)
 
     def __post_init__(self) -> None:
         super().__post_init__()
