@@ -151,7 +151,7 @@ def run(config: Training, run: Run) -> None:
     totals = torch.zeros(2, len(members), device=device)  # cost and gradient norm since the last validation
     holder = nn.Module()  # restores them in place, where a captured graph adds to them
     holder.register_buffer("tensor", totals)
-    tally: dict[str, Any] = {"summed": 0, "best_cost": torch.full((len(members),), torch.inf)}
+    tally = {"best_cost": torch.full((len(members),), torch.inf)}
     carts = Carts(len(members), config.states_per_update, mpc.search_dim, config.fresh).to(device)
     validate = (
         Validation(mpc, len(members), config)
@@ -186,12 +186,11 @@ def run(config: Training, run: Run) -> None:
     }
     for step in run.steps(config.updates, state):
         captured()
-        tally["summed"] += 1
         if (step + 1) % config.validate_every == 0 or step + 1 == config.updates:
             cost = validate()
             _copy_rows(best, stack, cost < tally["best_cost"])
-            train_cost, grad_norm = (totals / tally["summed"]).cpu()
-            tally.update(summed=0, best_cost=torch.minimum(cost, tally["best_cost"]))
+            tally["best_cost"] = torch.minimum(cost, tally["best_cost"])
+            train_cost, grad_norm = (totals / (step % config.validate_every + 1)).cpu()
             totals.zero_()
             columns = {
                 "validation_cost": cost,
