@@ -17,10 +17,9 @@ from typing import Any
 
 from dcem import MPC
 from dcem_lab.cartpole import closed_loop
-from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.scores import load_decoder, plan_scores, write_scores
 from dcem_lab.cartpole.shipped import with_the_papers_search
-from dcem_lab.cartpole.train import Training, members_of, run
+from dcem_lab.cartpole.train import CLOSED_LOOP, SMALL, Training, members_of, run
 from dcem_lab.runs import Kept, read_record, read_records, require
 from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.settings import setting
@@ -49,10 +48,9 @@ class Config(Training):
         require(alike, "taus", self.taus, "all positive, or 0 alone")
 
 
-_LOOP = {name: value for name, value in cartpole.PRESETS["closed-loop"].items() if name != "latent_dim"}
 PRESETS: dict[str, dict[str, object]] = {
-    "tiny": {**cartpole.SMALL, "latent_dims": (2, 3), "seeds": (0, 1)},
-    "closed-loop": {**_LOOP, "latent_dims": (cartpole.PRESETS["closed-loop"]["latent_dim"],), "taus": (1.0,)},
+    "tiny": {**SMALL, "latent_dims": (2, 3), "seeds": (0, 1)},
+    "closed-loop": {"latent_dims": (4,), "taus": (1.0,), **CLOSED_LOOP},
 }
 
 

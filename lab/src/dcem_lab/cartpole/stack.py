@@ -19,8 +19,6 @@ class DecoderStack(nn.Module):
     >>> stack = DecoderStack([Decoder(d, horizon=20, action_dim=1) for d in (2, 8)])
     >>> stack(torch.zeros(2, 5, 8)).shape
     torch.Size([2, 5, 20, 1])
-    >>> stack.decoder(0)(torch.zeros(5, 2)).shape
-    torch.Size([5, 20, 1])
     """
 
     used: Tensor

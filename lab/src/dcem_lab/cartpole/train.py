@@ -102,15 +102,16 @@ SMALL: dict[str, object] = {
     "updates": 6, "validate_every": 3, "validation_states": 4, "n_samples": 20, "n_elite": 4, "n_iters": 3,
     "hidden": (16, 16), "compile": False,
 }  # fmt: skip
+CLOSED_LOOP: dict[str, object] = {
+    "conditioned": True, "fresh": 0.12, "states_per_update": 16, "updates": 4000, "lr": 1e-3,
+    "hidden": (128, 128), "n_samples": 50, "n_elite": 5, "n_iters": 5, "validate_every": 250,
+    "validation_states": 50, "patience": 1, "compile": False,
+}  # fmt: skip
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": SMALL,
     "quick": {"updates": 200, "validate_every": 50, "compile": False},
-    "closed-loop": {
-        "latent_dim": 4, "conditioned": True, "fresh": 0.12, "states_per_update": 16, "updates": 4000,
-        "lr": 1e-3, "hidden": (128, 128), "n_samples": 50, "n_elite": 5, "n_iters": 5,
-        "validate_every": 250, "validation_states": 50, "patience": 1, "compile": False,
-    },
-}  # fmt: skip
+    "closed-loop": {"latent_dim": 4, **CLOSED_LOOP},
+}
 
 
 @dataclass(frozen=True)

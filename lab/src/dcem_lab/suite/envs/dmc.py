@@ -120,14 +120,7 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
 
 
 class DMCEnv(ControlEnv):
-    """A task of the DeepMind control suite, ended only by its time limit (lqr also at its goal).
-
-    >>> env = DMCEnv("cheetah-run", action_repeat=4)
-    >>> observation, _ = env.reset(seed=0)
-    >>> observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-    >>> observation.shape, terminated, truncated
-    ((17,), False, False)
-    """
+    """A task of the DeepMind control suite, ended only by its time limit (lqr also at its goal)."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (the name and the type are Gymnasium's)
     render_mode = "rgb_array"
@@ -201,11 +194,6 @@ class GymnasiumEnv(ControlEnv):
 
     ``get_state`` knows the classic-control and MuJoCo families, and any environment that has
     ``get_state`` and ``set_state`` of its own (nested dicts of arrays and JSON values).
-
-    >>> env = GymnasiumEnv("Pendulum-v1", action_repeat=2)
-    >>> observation, _ = env.reset(seed=0)
-    >>> observation.shape, env.action_space
-    ((3,), Box(-1.0, 1.0, (1,), float32))
     """
 
     def __init__(self, task: str, action_repeat: int = 1, render_mode: str | None = None) -> None:
@@ -291,8 +279,11 @@ def make_env(task: str, action_repeat: int | None = None, render_mode: str | Non
     Actions repeat as in :data:`ACTION_REPEATS` for the suite and not at all for Gymnasium, unless
     ``action_repeat`` says otherwise. ``render_mode`` is for Gymnasium; the suite always renders.
 
-    >>> make_env("walker-walk").action_repeat, make_env("Pendulum-v1").action_repeat
-    (2, 1)
+    >>> env = make_env("cheetah-run")
+    >>> observation, _ = env.reset(seed=0)
+    >>> observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+    >>> env.action_repeat, observation.shape, terminated, truncated
+    (4, (17,), False, False)
     """
     if re.search(r"-v\d+$", task):
         return GymnasiumEnv(task, 1 if action_repeat is None else action_repeat, render_mode)
