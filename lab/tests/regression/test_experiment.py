@@ -18,8 +18,6 @@ from dcem_lab.regression.experiment import (
     PRESETS,
     TABLES,
     Config,
-    Method,
-    Schedule,
     dataset,
     iterates,
     keep,
@@ -98,7 +96,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(stop_at, tmp_path, monkeypatch):
     assert read_record(tmp_path / "broken")["status"] == "finished"
 
 
-@pytest.mark.parametrize("method", Method)
+@pytest.mark.parametrize("method", ["dcem", "gd"])
 def test_training_lowers_the_error(method, tmp_path):
     config = Config(
         method=method, seeds=2, hidden=(32, 32), points=10, batch=10, n_samples=20, n_elite=4,
@@ -111,7 +109,7 @@ def test_training_lowers_the_error(method, tmp_path):
         assert last[f"mse_{seed}"] < 0.6 * first[f"mse_{seed}"]
 
 
-@pytest.mark.parametrize("changes", [{}, {"method": Method.gd, "n_iters_spread": 1}], ids=["dcem", "gd"])
+@pytest.mark.parametrize("changes", [{}, {"method": "gd", "n_iters_spread": 1}], ids=["dcem", "gd"])
 def test_compiled_solves_give_the_same_losses(changes, tmp_path, monkeypatch):
     counter = CompileCounterWithBackend("aot_eager")
     monkeypatch.setattr(_compile, "HOW", {"backend": counter})
@@ -128,7 +126,7 @@ def test_compiled_solves_give_the_same_losses(changes, tmp_path, monkeypatch):
 
 
 def test_a_cosine_takes_the_learning_rate_to_zero(tmp_path):
-    config = replace(TINY, schedule=Schedule.cosine, lr=0.01, updates=12, eval_every=3)
+    config = replace(TINY, schedule="cosine", lr=0.01, updates=12, eval_every=3)
     with Run(tmp_path, config, tensorboard=False) as folder:
         run(config, folder)
     rates = [row["lr_1"] for row in read_records(tmp_path / "log.jsonl")]
@@ -179,7 +177,7 @@ def test_a_random_number_of_steps_is_taken():
 
 
 def test_iterates_are_the_answers_of_shorter_solves():
-    model, _, generator = build(Config(method=Method.gd, seeds=2, hidden=(8, 8)))
+    model, _, generator = build(Config(method="gd", seeds=2, hidden=(8, 8)))
     x = torch.rand(2, 3, 1)
     path = iterates(model, x, 12, generator)
     for t in (1, 10, 12):
@@ -216,6 +214,7 @@ def test_every_preset_is_a_config():
         ({"n_iters_spread": 10}, "n_iters_spread must be below n_iters, got 10"),
         ({"eval_iters": 9}, "eval_iters must be at least n_iters, got 9"),
         ({"lr": math.nan}, "lr must be above 0, got nan"),
+        ({"method": "sgd"}, "method must be one of dcem, gd, got 'sgd'"),
     ],
 )
 def test_says_what_is_wrong(changes, message):

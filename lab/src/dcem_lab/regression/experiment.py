@@ -9,7 +9,6 @@ data order, sampling noise, gradient norm, Adam moments and learning-rate schedu
 members. The results have the same distribution as separate runs, at little more than the cost of one.
 """
 
-import enum
 import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -29,16 +28,6 @@ from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.runs.state import Restorable
 from dcem_lab.training.members import MemberAdam, Plateau
-
-
-class Method(enum.Enum):
-    dcem = "dcem"
-    gd = "gd"
-
-
-class Schedule(enum.Enum):
-    plateau = "plateau"
-    cosine = "cosine"
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ class Config(Settings):
 
     seed: int = 0
     seeds: int = setting(3, least=1)
-    method: Method = Method.dcem
+    method: str = setting("dcem", among=("dcem", "gd"))
     n_iters: int = setting(10, least=1)
     n_iters_spread: int = setting(0, least=0)
     n_samples: int = setting(100, least=1)
@@ -86,7 +75,7 @@ class Config(Settings):
     updates_per_point: int = setting(3, least=1)
     batch: int = setting(1, least=1)
     lr: float = setting(1e-3, above=0)
-    schedule: Schedule = Schedule.plateau
+    schedule: str = setting("plateau", among=("plateau", "cosine"))
     clip: float = setting(1.0, above=0)
     patience: int = setting(20, least=1)
     eval_every: int = setting(200, least=1)
@@ -104,10 +93,10 @@ class Config(Settings):
 # The variants of the study, then small versions of it.
 PRESETS: dict[str, dict[str, object]] = {
     "dcem": {},
-    "dcem-60k": {"updates": 60_000, "schedule": Schedule.cosine},
-    "gd": {"method": Method.gd},
-    "gd-starts": {"method": Method.gd, "starts": 10},
-    "gd-steps": {"method": Method.gd, "n_iters_spread": 5},
+    "dcem-60k": {"updates": 60_000, "schedule": "cosine"},
+    "gd": {"method": "gd"},
+    "gd-starts": {"method": "gd", "starts": 10},
+    "gd-steps": {"method": "gd", "n_iters_spread": 5},
     "dcem-T3": {"n_iters": 3},
     "dcem-T5": {"n_iters": 5},
     "dcem-tau0.1": {"tau": 0.1},
@@ -156,7 +145,7 @@ def run(config: Config, run: Run) -> None:
     for step in run.steps(config.updates, state):
         if step % config.eval_every == 0:
             error = mse()
-            if config.schedule is Schedule.plateau:
+            if config.schedule == "plateau":
                 optimizer.lr.mul_(plateau(error))
             else:
                 optimizer.lr.fill_(config.lr * (1 + math.cos(math.pi * step / config.updates)) / 2)
@@ -177,7 +166,7 @@ def dataset(points: int) -> tuple[Tensor, Tensor]:
 
 
 def solver_for(config: Config) -> Solver:
-    if config.method is Method.gd:
+    if config.method == "gd":
         return GradientDescent(
             n_iters=config.n_iters,
             learning_rate=config.step_size,
