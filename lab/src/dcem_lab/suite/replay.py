@@ -23,16 +23,11 @@ _EPISODES = ("first", "end", "terminated")  # rings, by the episode's number
 class Chunk(NamedTuple):
     """Consecutive steps: action t is taken on observation t, and reward t and observation t+1 follow."""
 
-    observations: Tensor
-    """(batch, length + 1, n)"""
-    actions: Tensor
-    """(batch, length, m)"""
-    rewards: Tensor
-    """(batch, length)"""
-    terminated: Tensor
-    """(batch, length): whether the step ended the episode for good, not by a time limit"""
-    valid: Tensor
-    """(batch, length): false after the end, where a last observation is repeated and all else is zero"""
+    observations: Tensor  # (batch, length + 1, n)
+    actions: Tensor  # (batch, length, m)
+    rewards: Tensor  # (batch, length)
+    terminated: Tensor  # (batch, length): the step ended the episode for good, not by a time limit
+    valid: Tensor  # (batch, length): false after the end; there the last observation is repeated, the rest 0
 
 
 def shortest_sampled(length: int, padded: bool) -> int:
@@ -151,7 +146,7 @@ class ReplayBuffer:
         self._terminated[self._rows, entry] = torch.zeros_like(ended)
 
     def n_starts(
-        self, length: int, from_start: int = False, newest: int | None = None, padded: bool = False
+        self, length: int, from_start: int = 0, newest: int | None = None, padded: bool = False
     ) -> Tensor:
         """How many different chunks of that length can be sampled, () on the device."""
         return self._starts(length, from_start, newest, padded)[1].sum()
@@ -161,7 +156,7 @@ class ReplayBuffer:
         batch: int = 50,
         length: int = 50,
         generator: torch.Generator | None = None,
-        from_start: int = False,
+        from_start: int = 0,
         newest: int | None = None,
         padded: bool = False,
     ) -> Chunk:
