@@ -206,14 +206,13 @@ class ReplayBuffer:
         length: int,
         generator: torch.Generator | None = None,
         share: float = 0.0,
-        from_start: int = 1,
         padded: bool = False,
     ) -> Chunk:
-        """Like `sample`, but a fraction of the chunks, the last ones, is from an episode's first steps."""
+        """Like `sample`, but a fraction of the chunks, the last ones, begins an episode."""
         early = round(share * batch)
         parts = [
             self.sample(count, length, generator, where, padded=padded)
-            for count, where in ((batch - early, 0), (early, from_start))
+            for count, where in ((batch - early, 0), (early, 1))
             if count
         ]
         return parts[0] if len(parts) == 1 else Chunk(*map(torch.cat, zip(*parts, strict=True)))
