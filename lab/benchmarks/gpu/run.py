@@ -14,7 +14,9 @@ import torch
 import triton
 import work
 from clock import ceilings
-from pages import Table, grid, heading, markdown, write, write_rows
+from pages import Table, grid, heading, markdown, write
+
+from dcem_lab.runs.files import write_csv
 
 
 def main() -> None:
@@ -37,7 +39,7 @@ def main() -> None:
     pages = [heading(facts), *(markdown(table, rates) for table in tables.values())]
     beside = grid(["case", "dcem, ms", "objective, ms", "overhead, ms", "ratio"], overhead(tables["dcem"]))
     header, goals = ["what", "measured", "limit", "holds"], targets(tables)
-    write_rows(args.out / "targets.csv", header, goals)
+    write_csv(args.out / "targets.csv", header, goals, digits=6)
     pages += [f"## Overhead\n\n{beside}\n", f"## Targets\n\n{grid(header, goals)}\n"]
     (args.out / "tables.md").write_text("\n".join(pages))
     print("\n".join([pages[0], *pages[-2:]]))
