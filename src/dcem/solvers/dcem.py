@@ -36,8 +36,8 @@ class DCEM(SamplingSolver):
     The defaults are for searching. To train through the search, take `DCEM(tau=1.0, normalize=True)`. The
     paper's algorithm is `DCEM(tau=1.0, normalize=True, distribution=Gaussian(estimator="likelihood"))`.
 
-    A temperature too low for a derivative that is more than noise has the gradient of a warmer one; see
-    `dcem.solvers.elites.soft_elites`.
+    A temperature too low for a derivative that is more than noise has the first and second derivatives of a
+    warmer one; see `dcem.solvers.elites.soft_elites`. Otherwise both are exact.
 
     >>> solver = DCEM(n_samples=200, n_elite=20, n_iters=10, tau=lambda t: 0.8**t)
     """
