@@ -19,7 +19,7 @@ def scaled(values: Tensor, normalize: Scaling) -> Tensor:
     if normalize == "half":
         return by_better_half(values)
     good = values.isfinite()
-    return torch.where(good, standardize(values, good)[0] if normalize else values, torch.nan)
+    return torch.where(good, standardize(values, good) if normalize else values, torch.nan)
 
 
 def soft_elites(

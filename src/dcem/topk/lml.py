@@ -22,10 +22,9 @@ from dcem._graph import partials, zero_with_graph
 from dcem._native import compiles_natively
 from dcem.topk import lml_native as native
 from dcem.topk.better_half import by_better_half
-from dcem.topk.dual import from_threshold, inverse, solve
+from dcem.topk.dual import from_threshold, inverse
 from dcem.topk.hard import hard_topk
-from dcem.topk.standardize import Scaling, gated
-from dcem.topk.standardize import standardize as standardized
+from dcem.topk.standardize import Scaling, gated, standardize
 
 try:
     from dcem.topk import lml_triton as fused
@@ -97,7 +96,8 @@ def soft_topk(
     if slopes_at is not None:
         y = soft_topk(x, k, tau, scaling, finite_only)
         return y.detach() + zero_with_graph(soft_topk(x, k, slopes_at, scaling, finite_only, None, gate))
-    y = _soft_topk(x, k, tau, scaling, finite_only, transformed)
+    use_fused = fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW and not transformed
+    y = (_fused if use_fused else _plain)(x, k, tau, scaling, finite_only)
     return gated(y, x) if gate else y
 
 
@@ -109,19 +109,6 @@ def flags(scaling: Scaling, finite_only: bool, gate: bool, lowest: bool) -> int:
 _SCALINGS: dict[Scaling, int] = {False: 0, True: native.STANDARDIZE, "half": native.HALF}
 
 
-def _soft_topk(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling, finite_only: bool, transformed: bool
-) -> Tensor:
-    if transformed:
-        return _traced(x, k, tau, scaling, finite_only)
-    use_fused = fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW
-    if scaling == "half" or not (use_fused or (can_look(x) and all_finite(x))):
-        x, scaling = _ordered(x, scaling, finite_only), False
-    if use_fused:
-        return _FusedSoftTopK.apply(x, k, tau, scaling, finite_only)
-    return _EagerSoftTopK.apply(x, k, tau, scaling)
-
-
 def _ordered(x: Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
     """x, scaled if requested, with infinities for entries that are not finite: they are ranked, but get no
     gradient."""
@@ -130,21 +117,21 @@ def _ordered(x: Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
     if scaling == "half":
         x = -by_better_half(-x)
     elif scaling:
-        x = standardized(x, good)[0]
+        x = standardize(x, good)
     return torch.where(good, x, place)
 
 
-def _traced(
-    x: Tensor,
-    k: float | Tensor,
-    tau: float | Tensor,
-    scaling: Scaling,
-    finite_only: bool,
-    lowest: bool = False,
-) -> Tensor:
-    """The soft top-k without reading values: for compilers, function transforms and second derivatives."""
-    x = -x if lowest else x
-    return _SoftTopK.apply(_ordered(x, scaling, finite_only), k, tau)[0]
+def _fused(x: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
+    if scaling == "half":  # which the kernel does not know
+        x, scaling = _ordered(x, scaling, finite_only), False
+    return _FusedSoftTopK.apply(x, k, tau, scaling, finite_only)
+
+
+def _plain(x: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
+    """In torch operations: where there is no kernel, and for second derivatives."""
+    if scaling or not (can_look(x) and all_finite(x)):
+        x = _ordered(x, scaling, finite_only)
+    return _SoftTopK.apply(x, k, tau)[0]
 
 
 class _SoftTopK(torch.autograd.Function):
@@ -154,7 +141,7 @@ class _SoftTopK(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
-        z = from_threshold(x, k, tau)
+        z = from_threshold(x, k, tau, look=x.is_cpu and not is_transformed())
         return z.sigmoid(), z
 
     @staticmethod
@@ -181,46 +168,6 @@ class _SoftTopK(torch.autograd.Function):
         )
 
 
-class _EagerSoftTopK(torch.autograd.Function):
-    """y alone, including standardisation, with less bookkeeping, which would cost more than a small solve."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool) -> Tensor:
-        u, inv_std = standardized(x) if standardize else (x, None)
-        y, z = solve(u, k, tau)
-        _remember(ctx, (x, k, tau, standardize, False), u, inv_std, y, z)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            return _differentiable_backward(ctx, g)[:4]
-        (x, k, tau, standardize, _), (u, inv_std, y, z) = _recall(ctx)
-        need_x, need_k, need_tau, _ = ctx.needs_input_grad
-        inv = inverse(tau, x)
-        if z is None:
-            s = torch.addcmul(y, y, y, value=-1)
-            sg = s * g
-            gk = sg.sum(-1, keepdim=True) / s.sum(-1, keepdim=True)
-            ga = torch.addcmul(sg, s, gk, value=-1)
-        else:
-            s, p = _slopes(z)
-            gk = (p * g).sum(-1, keepdim=True)
-            ga = s * (g - gk)
-        gtau = None
-        if need_tau:
-            # Σ ga = 0, so the origin of a does not change the product; small numbers are most precise.
-            a = z if z is not None else (u - u.mean(-1, keepdim=True)) * inv
-            gtau = (-_dot(ga, a) * inv).sum_to_size(tau.shape)
-        gx = ga * inv
-        if standardize:
-            gx = torch.addcmul(gx, u, (gx * u).sum(-1, keepdim=True), value=-1 / u.shape[-1])
-            # Enforce shift invariance exactly: any remainder is divided by the spread, and multiplied by
-            # whatever all entries share.
-            gx = (gx - gx.mean(-1, keepdim=True)) * inv_std
-        return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None
-
-
 class _NativeSoftTopK(torch.autograd.Function):
     """One kernel forward and one backward, on the CPU."""
 
@@ -237,8 +184,12 @@ class _NativeSoftTopK(torch.autograd.Function):
         (x, k, tau, _, flags), (z, stats) = _recall(ctx)
         if torch.is_grad_enabled():
             scaling = "half" if flags & native.HALF else bool(flags & native.STANDARDIZE)
-            inputs = x, k, tau, scaling, True, bool(flags & native.LOWEST)
-            return *_differentiable_backward(ctx, g * stats[..., 2:3], inputs)[:3], None, None
+
+            def formula(x: Tensor, k: float | Tensor, tau: float | Tensor) -> Tensor:
+                return _plain(-x if flags & native.LOWEST else x, k, tau, scaling, finite_only=True)
+
+            g = g * stats[..., 2:3]  # 0 where the gate is closed
+            return *partials(formula, (x, k, tau), ctx.needs_input_grad, g), None, None
         need_x, need_k, need_tau, *_ = ctx.needs_input_grad
         gx, gk, gtau = native.backward(g, x, z, stats, tau, flags, settings=need_k or need_tau)
         return (
@@ -261,20 +212,14 @@ class _FusedSoftTopK(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, rows = _recall(ctx)
         if torch.is_grad_enabled():
-            return _differentiable_backward(ctx, g)
-        (x, k, tau, standardize, _), rows = _recall(ctx)
-        need_x, need_k, need_tau = ctx.needs_input_grad[:3]
-        centre, inv, nu = rows
-        gx, gk, gaa = fused.backward(g, x, centre, inv, nu, standardize, need_tau)
+            return partials(_plain, inputs, ctx.needs_input_grad, g)
+        x, k, tau, standardize, _ = inputs
+        need_x, need_k, need_tau, *_ = ctx.needs_input_grad
+        gx, gk, gaa = fused.backward(g, x, *rows, standardize, need_tau)
         gtau = (-gaa * inverse(tau, x)).sum_to_size(tau.shape) if need_tau else None
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None, None
-
-
-def _differentiable_backward(ctx: Any, g: Tensor, inputs: Any = None) -> tuple[Tensor | None, ...]:
-    """The gradients as functions of the inputs, for derivatives of any order."""
-    inputs = inputs or _recall(ctx)[0]
-    return partials(_traced, inputs, ctx.needs_input_grad, g)
 
 
 def _slopes(z: Tensor) -> tuple[Tensor, Tensor]:
