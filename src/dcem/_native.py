@@ -31,7 +31,12 @@ KERNELS = {
     "refit": "lll pppp ddd i dddpd i pppp",
     "refit_backward": "lll ppppppp did ppp i pppp",
 }
-_C_TYPES = {"l": ctypes.c_int64, "i": ctypes.c_int, "d": ctypes.c_double, "p": ctypes.c_void_p}
+_C_TYPES: dict[str, Any] = {
+    "l": ctypes.c_int64,
+    "i": ctypes.c_int,
+    "d": ctypes.c_double,
+    "p": ctypes.c_void_p,
+}
 OPERATORS = torch.library.Library("dcem", "FRAGMENT")  # the kernels as operators that torch.compile knows
 
 

@@ -35,7 +35,7 @@ class Distribution(ABC):
 
     def decode(self, u: Tensor) -> Tensor:
         """Points of the objective's domain for samples, or for a mean, u (..., n)."""
-        return u
+        return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
 
     def encode(self, x: Tensor) -> Tensor:
         """Samples for points x (..., n) of the objective's domain: the inverse of `decode`."""

@@ -16,9 +16,10 @@ except ImportError:  # Triton is not installed
     fused = None  # type: ignore[assignment]
 
 
-def weighted_moments(
-    u: Tensor, w: Tensor, least: float | Tensor = 0.0, near: float = 0.0
-) -> tuple[Tensor, Tensor]:
+Moments = tuple[Tensor, Tensor]  # mean and standard deviation, each (*B, n)
+
+
+def weighted_moments(u: Tensor, w: Tensor, least: float | Tensor = 0.0, near: float = 0.0) -> Moments:
     """Mean and standard deviation, each (*B, n), of samples u (*B, N, n) with weights w (*B, N) of any sum.
 
     The variance is at least ``least`` + (near · mean)², and passes no gradient where it would be less.
@@ -28,7 +29,7 @@ def weighted_moments(
     """
     # The root's slope is infinite at 0, where all samples are one point: stop just above.
     floor = least if isinstance(least, Tensor) else max(least, torch.finfo(u.dtype).tiny)
-    natively = _natively(u, w, None, None, 1.0, floor, near)
+    natively = _natively(u, w, None, 1.0, floor, near)
     if natively is not None:
         return natively
     if is_transformed():
@@ -39,31 +40,19 @@ def weighted_moments(
 
 
 def rank_mu(
-    u: Tensor,
-    w: Tensor,
-    last_mean: Tensor,
-    last_sigma: Tensor,
-    slowest: float,
-    least: float | Tensor,
-    near: float,
-) -> tuple[Tensor, Tensor]:
-    """As `weighted_moments`, with the variance (1 - c) σ² + c Σ p (u - m)² for the last mean m and σ (*B, n).
+    u: Tensor, w: Tensor, last: Moments, slowest: float, least: float | Tensor, near: float
+) -> Moments:
+    """As `weighted_moments`, with the variance (1 - c) σ² + c Σ p (u - m)² for the last m and σ (*B, n).
 
     p = w / Σw, and c is that of CMA-ES for a diagonal in n dimensions, at least `slowest` and at most 1.
     """
-    natively = _natively(u, w, last_mean, last_sigma, slowest, least, near)
-    return _rank_mu(u, w, last_mean, last_sigma, slowest, least, near) if natively is None else natively
+    natively = _natively(u, w, last, slowest, least, near)
+    return _rank_mu(u, w, *last, slowest, least, near) if natively is None else natively
 
 
 def _rank_mu(
-    u: Tensor,
-    w: Tensor,
-    last_mean: Tensor,
-    last_sigma: Tensor,
-    slowest: float,
-    least: float | Tensor,
-    near: float,
-) -> tuple[Tensor, Tensor]:
+    u: Tensor, w: Tensor, last_mean: Tensor, last_sigma: Tensor, slowest: float, least: Any, near: float
+) -> Moments:
     n = u.shape[-1]
     rate = (rank_mu_rate(effective_samples(w), n) * (n + 2) / 3).clamp(slowest, 1.0)
     mean, sigma = weighted_moments(u, w)
@@ -83,18 +72,12 @@ def rank_mu_rate(mu: Tensor, n: int) -> Tensor:
 
 
 def _natively(
-    u: Tensor,
-    w: Tensor,
-    last_mean: Tensor | None,
-    last_sigma: Tensor | None,
-    slowest: float,
-    floor: float | Tensor,
-    near: float,
-) -> tuple[Tensor, Tensor] | None:
+    u: Tensor, w: Tensor, last: Moments | None, slowest: float, floor: float | Tensor, near: float
+) -> Moments | None:
     """By the kernel, around the last mean or, without one, the new one; None if it does not apply."""
-    shape = (*u.shape[:-2], u.shape[-1])
-    if u.numel() == 0 or any(last is not None and last.shape != shape for last in (last_mean, last_sigma)):
+    if u.numel() == 0 or any(x.shape != (*u.shape[:-2], u.shape[-1]) for x in last or ()):
         return None
+    last_mean, last_sigma = last or (None, None)
     least, floors = (0.0, floor) if isinstance(floor, Tensor) else (floor, None)
     inputs = u, w, last_mean, last_sigma, slowest, least, floors, near
     if is_transformed():
@@ -108,7 +91,7 @@ def _natively(
     return _NativeMoments.apply(*inputs) if torch.is_grad_enabled() else native.forward(*inputs)[:2]
 
 
-def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
+def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> Moments:
     p = (w / w.sum(-1, keepdim=True)).unsqueeze(-1)
     mean = (p * u).sum(-2, keepdim=True)
     variance = (p * (u - mean).square()).sum(-2)
@@ -133,7 +116,7 @@ class _WeightedMoments(torch.autograd.Function):
     ∂var/∂w_i = (d_i² - var) / Σw."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> Moments:
         ctx.floor, ctx.near = floor, near
         total = w.sum(-1, keepdim=True)
         p = (w / total).unsqueeze(-1)
@@ -168,7 +151,7 @@ class _NativeMoments(torch.autograd.Function):
     """One kernel forward and one backward, on the CPU."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> Moments:
         mean, sigma, *rows = native.forward(*inputs)
         u, w, last_mean, last_sigma, *ctx.settings = inputs
         ctx.save_for_backward(u, w, last_mean, last_sigma, mean, *rows)

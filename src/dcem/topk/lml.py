@@ -183,7 +183,7 @@ class _NativeSoftTopK(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (x, k, tau, _, flags), (z, stats) = _recall(ctx)
         if torch.is_grad_enabled():
-            scaling = "half" if flags & native.HALF else bool(flags & native.STANDARDIZE)
+            scaling: Scaling = "half" if flags & native.HALF else bool(flags & native.STANDARDIZE)
 
             def formula(x: Tensor, k: float | Tensor, tau: float | Tensor) -> Tensor:
                 return _plain(-x if flags & native.LOWEST else x, k, tau, scaling, finite_only=True)
@@ -212,12 +212,12 @@ class _FusedSoftTopK(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, rows = _recall(ctx)
+        inputs, (centre, inv, nu) = _recall(ctx)
         if torch.is_grad_enabled():
             return partials(_plain, inputs, ctx.needs_input_grad, g)
         x, k, tau, standardize, _ = inputs
         need_x, need_k, need_tau, *_ = ctx.needs_input_grad
-        gx, gk, gaa = fused.backward(g, x, *rows, standardize, need_tau)
+        gx, gk, gaa = fused.backward(g, x, centre, inv, nu, standardize, need_tau)
         gtau = (-gaa * inverse(tau, x)).sum_to_size(tau.shape) if need_tau else None
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None, None
 
