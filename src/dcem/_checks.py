@@ -47,6 +47,15 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+class Settings:
+    """A record of settings, equal to another where these are; hashed by identity, as tensors are."""
+
+    def __eq__(self, other: object) -> bool:
+        return same(self, other)
+
+    __hash__ = object.__hash__
+
+
 def name_row(wrong: Tensor) -> str:
     """' in row (2, 1)' for the first True of `wrong` (*B,), nothing where there is only one row."""
     if wrong.ndim == 0:

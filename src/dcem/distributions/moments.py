@@ -1,4 +1,4 @@
-"""Weighted mean and standard deviation, with a backward pass that reads the samples only a few times."""
+"""Weighted mean and standard deviation: by a kernel, or in torch operations."""
 
 from typing import Any
 
@@ -32,11 +32,9 @@ def weighted_moments(u: Tensor, w: Tensor, least: float | Tensor = 0.0, near: fl
     natively = _natively(u, w, None, 1.0, floor, near)
     if natively is not None:
         return natively
-    if is_transformed():
-        return _plain(u, w, floor, near)
     if not isinstance(floor, Tensor) and _use_fused(u, w):
         return fused.moments(u, w, floor, near)
-    return _WeightedMoments.apply(u, w, floor, near)
+    return _plain(u, w, floor, near)
 
 
 def rank_mu(
@@ -58,7 +56,7 @@ def _rank_mu(
     mean, sigma = weighted_moments(u, w)
     around_the_last = sigma.square() + (mean - last_mean).square()
     variance = torch.lerp(last_sigma.square(), around_the_last, rate)
-    return mean, torch.maximum(variance, _least(mean.detach(), least, near)).sqrt()
+    return mean, _deviation(variance, mean, least, near)
 
 
 def effective_samples(w: Tensor) -> Tensor:
@@ -96,55 +94,18 @@ def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> Moments:
     mean = (p * u).sum(-2, keepdim=True)
     variance = (p * (u - mean).square()).sum(-2)
     mean = mean.squeeze(-2)
-    return mean, torch.maximum(variance, _least(mean.detach(), floor, near)).sqrt()
+    return mean, _deviation(variance, mean, floor, near)
 
 
-def _least(mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
-    """The least variance, (*B, n)."""
-    return (near * mean).square() + floor
+def _deviation(variance: Tensor, mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
+    return torch.maximum(variance, (near * mean.detach()).square() + floor).sqrt()
 
 
 def _use_fused(u: Tensor, w: Tensor) -> bool:
     """Does the Triton kernel support this input? It has no gradient."""
-    if fused is None or not u.is_cuda or u.dtype != torch.float32 or u.numel() == 0:
+    if fused is None or not u.is_cuda or u.dtype != torch.float32 or u.numel() == 0 or is_transformed():
         return False
     return not (torch.is_grad_enabled() and (u.requires_grad or w.requires_grad))
-
-
-class _WeightedMoments(torch.autograd.Function):
-    """With d = u - mean and p = w / Σw:  ∂mean/∂u_i = p_i,  ∂var/∂u_i = 2 p_i d_i,  ∂mean/∂w_i = d_i / Σw,
-    ∂var/∂w_i = (d_i² - var) / Σw."""
-
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> Moments:
-        ctx.floor, ctx.near = floor, near
-        total = w.sum(-1, keepdim=True)
-        p = (w / total).unsqueeze(-1)
-        mean = (p * u).sum(-2, keepdim=True)
-        d = u - mean
-        variance = (p * d).mul_(d).sum(-2)
-        mean = mean.squeeze(-2)
-        least = _least(mean, floor, near)
-        sigma = torch.maximum(variance, least).sqrt_()
-        ctx.save_for_backward(u, w, total, p, d, variance > least, sigma)
-        return mean, sigma
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, total, p, d, above, sigma = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return partials(_plain, (u, w, ctx.floor, ctx.near), ctx.needs_input_grad, grads)
-        gmean, gsigma = grads
-        gmean = gmean.unsqueeze(-2)
-        gvar = torch.where(above, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
-        slope = torch.addcmul(gmean, d, gvar)
-        gu = gw = None
-        if ctx.needs_input_grad[0]:
-            gu = torch.addcmul(slope, d, gvar).mul_(p)
-        if ctx.needs_input_grad[1]:
-            gp = slope.mul_(d).sum(-1)
-            gw = (gp - (p.squeeze(-1) * gp).sum(-1, keepdim=True)).div_(total)
-        return gu, gw, None, None
 
 
 class _NativeMoments(torch.autograd.Function):
@@ -152,20 +113,18 @@ class _NativeMoments(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Moments:
-        mean, sigma, *rows = native.forward(*inputs)
-        u, w, last_mean, last_sigma, *ctx.settings = inputs
-        ctx.save_for_backward(u, w, last_mean, last_sigma, mean, *rows)
-        return mean, sigma
+        output = native.forward(*inputs)
+        native.remember(ctx, inputs, output)
+        return output[:2]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, last_mean, last_sigma, *rows = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return native.gradients(ctx, grads, native.backward)
+        u, w, last_mean, last_sigma, *_ = ctx.saved_tensors
         slowest, floor, floors, near = ctx.settings
-        if torch.is_grad_enabled():
-            floor = floor if floors is None else floors
-            if last_mean is None:
-                return *partials(_plain, (u, w, floor, near), ctx.needs_input_grad, grads), *(None,) * 4
-            inputs = u, w, last_mean, last_sigma, slowest, floor, near
-            return *partials(_rank_mu, inputs, ctx.needs_input_grad, grads), None
-        found = native.backward(u, w, last_mean, last_sigma, slowest, *rows, *grads)
-        return *found, None, None, None, None
+        floor = floor if floors is None else floors
+        if last_mean is None:
+            return *partials(_plain, (u, w, floor, near), ctx.needs_input_grad, grads), *(None,) * 4
+        inputs = u, w, last_mean, last_sigma, slowest, floor, near
+        return *partials(_rank_mu, inputs, ctx.needs_input_grad, grads), None

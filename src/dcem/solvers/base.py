@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Generator, Tensor
 
-from dcem._checks import same
+from dcem._checks import Settings
 from dcem.distributions.box import Box
 
 # (x, influence) -> values: x (*B, N, n) are points to evaluate, the values are (*B, N), and
@@ -51,7 +51,7 @@ class Record(NamedTuple):
         return (~self.values.isfinite()).sum(-1)
 
 
-class Solver(ABC):
+class Solver(Settings, ABC):
     """A frozen record of settings. A solve is init, then n_iters times (draw, step), then result.
 
     The state is a NamedTuple of tensors (or None, or tuples of them). Noise is drawn outside the step, so
@@ -123,8 +123,3 @@ class Solver(ABC):
     def moving(self, state: Any) -> Tensor | None:
         """Which rows (*B,) are still moving; None where the solver never stops early."""
         return None
-
-    def __eq__(self, other: object) -> bool:
-        return same(self, other)
-
-    __hash__ = object.__hash__

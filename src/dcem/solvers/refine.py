@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcem._checks import holds, same
+from dcem._checks import Settings, holds
 from dcem._graph import with_gradient
 from dcem.distributions import Distribution, FullGaussian, Gaussian
 from dcem.solvers.base import Evaluate
 
 
 @dataclass(frozen=True, eq=False)
-class Refine:
+class Refine(Settings):
     """Gradient steps from the best samples of an iteration, as candidates of the next one.
 
     A step follows the gradient, preconditioned by the distribution, for a number of standard deviations:
@@ -57,11 +57,6 @@ class Refine:
                 f"{name}: refine must be left out unless the distribution is a Gaussian or a FullGaussian, "
                 f"got {distribution!r}"
             )
-
-    def __eq__(self, other: object) -> bool:
-        return same(self, other)
-
-    __hash__ = object.__hash__
 
     def samples(self, evaluate: Evaluate, distribution: Distribution, phi: Any, best: Tensor) -> Tensor:
         """Samples (*B, count, n) from the best ones (*B, n_best, n)."""

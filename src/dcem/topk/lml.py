@@ -19,7 +19,7 @@ from torch.nn.functional import logsigmoid
 
 from dcem._checks import all_finite, can_look, is_transformed
 from dcem._graph import partials, zero_with_graph
-from dcem._native import compiles_natively
+from dcem._native import compiles_natively, kernel
 from dcem.topk import lml_native as native
 from dcem.topk.better_half import by_better_half
 from dcem.topk.dual import from_threshold, inverse
@@ -81,16 +81,20 @@ def soft_topk(
         return soft_topk(x.float(), k, tau, scaling, finite_only, slopes_at, gate, lowest).to(x.dtype)
     if not isinstance(tau, Tensor) and tau == 0:
         return hard_topk(-x if lowest else x, k, finite_only)
-    how = flags(scaling, finite_only, gate, lowest)
     transformed = is_transformed()
-    if transformed and finite_only and compiles_natively(x) and not isinstance(slopes_at, Tensor):
-        return native.traced(x, k, tau, slopes_at, how)
-    if not (transformed or isinstance(slopes_at, Tensor)) and native.serves(x, k, tau):
-        try:
-            inputs = x, k, tau, slopes_at, how
-            return _NativeSoftTopK.apply(*inputs) if torch.is_grad_enabled() else native.forward(*inputs)[0]
-        except native.InfiniteError:
-            pass  # the slow path handles such entries
+    if not isinstance(slopes_at, Tensor):
+        how = flags(scaling, finite_only, gate, lowest)
+        inputs = x, *native.split(k), *native.split(tau), slopes_at or 0.0, how
+        if transformed:
+            if finite_only and compiles_natively(x):
+                return torch.ops.dcem.soft_topk(*inputs)[0]
+        elif kernel("soft_topk", x, k, tau):
+            try:
+                return (
+                    _NativeSoftTopK.apply(*inputs) if torch.is_grad_enabled() else native.forward(*inputs)[0]
+                )
+            except native.InfiniteError:
+                pass  # the slow path handles such entries
     if lowest:
         x = -x
     if slopes_at is not None:
@@ -172,33 +176,24 @@ class _NativeSoftTopK(torch.autograd.Function):
     """One kernel forward and one backward, on the CPU."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
-    ) -> Tensor:
-        y, *rows = native.forward(x, k, tau, slopes_at, flags)
-        _remember(ctx, (x, k, slopes_at or tau, None, flags), *rows)
-        return y
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        output = native.forward(*inputs)
+        native.remember(ctx, inputs, output)
+        return output[0]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (x, k, tau, _, flags), (z, stats) = _recall(ctx)
-        if torch.is_grad_enabled():
-            scaling: Scaling = "half" if flags & native.HALF else bool(flags & native.STANDARDIZE)
+        if not torch.is_grad_enabled():
+            return native.gradients(ctx, g, native.backward)
 
-            def formula(x: Tensor, k: float | Tensor, tau: float | Tensor) -> Tensor:
-                return _plain(-x if flags & native.LOWEST else x, k, tau, scaling, finite_only=True)
+        def formula(x: Tensor, k: float, ks: Tensor | None, tau: float, taus: Tensor | None) -> Tensor:
+            scaling: Scaling = "half" if ctx.flags & native.HALF else bool(ctx.flags & native.STANDARDIZE)
+            x = -x if ctx.flags & native.LOWEST else x
+            return _plain(x, k if ks is None else ks, tau if taus is None else taus, scaling, True)
 
-            g = g * stats[..., 2:3]  # 0 where the gate is closed
-            return *partials(formula, (x, k, tau), ctx.needs_input_grad, g), None, None
-        need_x, need_k, need_tau, *_ = ctx.needs_input_grad
-        gx, gk, gtau = native.backward(g, x, z, stats, tau, flags, settings=need_k or need_tau)
-        return (
-            gx if need_x else None,
-            gk.sum_to_size(k.shape) if need_k else None,
-            gtau.sum_to_size(tau.shape) if need_tau else None,
-            None,
-            None,
-        )
+        x, ks, taus, _, stats = ctx.saved_tensors
+        g = g * stats[..., 2:3]  # 0 where the gate is closed
+        return *partials(formula, (x, ctx.k, ks, ctx.tau, taus), ctx.needs_input_grad, g), None, None
 
 
 class _FusedSoftTopK(torch.autograd.Function):
