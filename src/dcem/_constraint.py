@@ -22,10 +22,6 @@ class Constraint:
     def __init__(self, g: Callable[[Tensor], Tensor]) -> None:
         self.g = g
 
-    @staticmethod
-    def of(g: Callable[[Tensor], Tensor] | None) -> "Constraint | None":
-        return None if g is None else Constraint(g)
-
     def __call__(self, x: Tensor) -> Tensor:
         """How far points x (*B, N, n) are from feasible, (*B, N): 0 where they are."""
         g = self.g(x)

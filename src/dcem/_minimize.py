@@ -3,6 +3,7 @@
 from __future__ import annotations  # torch 2.9 cannot trace those of inner functions
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -96,19 +97,18 @@ def minimize(
     else:
         variables = Variables(x0, event_dims)
         f, start = variables.objective(f), variables.flat(x0)
-    constraint = None if constraint is None else variables.objective(constraint)
     proposed = None if proposals is None else variables.candidates(proposals).to(start)
-    options = (proposed, backward, generator, noise, trace, callback, cost, check)
+    g = None if constraint is None else variables.objective(constraint)
     device = start.device.type
-    state = x0 if resumed else None
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        sol = _minimize(_Objective(f), Constraint.of(constraint), solver, start, state, *options)
-    else:
+    own_precision: Any = nullcontext()
+    if device != "meta" and torch.is_autocast_enabled(device):
         # The objective keeps its autocast precision; the solver's own computations use that of x0.
         as_asked = torch.autocast(device, torch.get_autocast_dtype(device))
-        f, constraint = as_asked(f), None if constraint is None else as_asked(constraint)
-        with torch.autocast(device, enabled=False):
-            sol = _minimize(_Objective(f), Constraint.of(constraint), solver, start, state, *options)
+        own_precision = torch.autocast(device, enabled=False)
+        f, g = as_asked(f), None if g is None else as_asked(g)
+    given = _Objective(f), None if g is None else Constraint(g), solver, start, x0 if resumed else None
+    with own_precision:
+        sol = _minimize(*given, proposed, backward, generator, noise, trace, callback, cost, check)
     return sol._replace(x=variables.shaped(sol.x))
 
 

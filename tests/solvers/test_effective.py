@@ -73,8 +73,8 @@ def test_rows_without_a_temperature_that_would_do_stay_finite():
     ("settings", "words"),
     [
         ({"tau": 0.5, "ess": 20}, r"tau must be left out where ess is given, got tau=0.5"),
-        ({"ess": 100}, r"ess must lie between n_elite and n_samples = 100, got 100"),
-        ({"ess": 5}, r"ess must lie between n_elite and n_samples = 100, got 5, with n_elite = 10"),
+        ({"ess": 100}, r"ess must lie between n_elite = 10 and n_samples = 100, got 100"),
+        ({"ess": 5}, r"ess must lie between n_elite = 10 and n_samples = 100, got 5"),
         ({"ess": [20, 10]}, r"ess as a sequence needs one value per iteration \(10\), got 2"),
     ],
 )

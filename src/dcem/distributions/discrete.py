@@ -111,9 +111,7 @@ class Bernoulli(Discrete):
     tensor([1., 0., 1., 1.])
     """
 
-    @property
-    def even(self) -> float:
-        return 0.5
+    even = 0.5
 
     def sample(self, phi: Probabilities, noise: Tensor) -> Tensor:
         return (torch.special.ndtr(-noise) < phi.mean.unsqueeze(-2)).to(noise.dtype)

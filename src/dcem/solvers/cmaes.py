@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dcem._checks import holds
 from dcem.distributions import FullGaussian, Gaussian
 from dcem.distributions.gaussian import least_variance, near
 from dcem.distributions.moments import rank_mu_rate
-from dcem.solvers.elites import is_hard, scaled, slope_of_elites, soft_elites
+from dcem.solvers.elites import check_tau, is_hard, scaled, slope_of_elites, soft_elites
 from dcem.solvers.sampling import SamplingSolver, SamplingState
 from dcem.solvers.schedule import is_constant, over_rows
 from dcem.topk.standardize import Scaling
@@ -85,10 +84,7 @@ class CMAES(SamplingSolver):
             raise TypeError(
                 f"CMAES: distribution must be a FullGaussian or a Gaussian, got {self.distribution!r}"
             )
-        learned = isinstance(self.tau, Tensor)
-        if not holds(self.tau, lambda x: x > 0 if learned else x >= 0):
-            rule = "> 0 where it is a tensor" if learned else ">= 0"
-            raise ValueError(f"CMAES: tau must be {rule}, got {torch.as_tensor(self.tau).min().item()}")
+        check_tau("CMAES", self.tau)
 
     @property
     def stationary(self) -> bool:

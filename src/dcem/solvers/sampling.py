@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
@@ -13,7 +13,7 @@ from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
 from dcem.solvers.refine import Refine
-from dcem.solvers.schedule import Schedule, at, check_schedule, over_rows
+from dcem.solvers.schedule import Schedule, at, check_schedule, over_rows, rule
 from dcem.topk.standardize import Scaling, gated
 
 
@@ -53,7 +53,6 @@ class SamplingSolver(Solver):
     """
 
     State = SamplingState
-    _gates: ClassVar[bool] = False  # does `weights` do the gating itself?
 
     n_samples: int = 100
     n_iters: int = 10
@@ -68,11 +67,6 @@ class SamplingSolver(Solver):
     refine: Refine | None = None
     stop_below: float | None = None
     _paced: Distribution = field(init=False, repr=False)  # `distribution`, set to this number of iterations
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "weights" in vars(cls):  # overridden: rely only on what the subclass declares
-            cls._gates = vars(cls).get("_gates", False)
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -107,8 +101,10 @@ class SamplingSolver(Solver):
             self.refine.check(self.distribution, name)
         if isinstance(self.noise, type) or not hasattr(self.noise, "draw"):
             raise TypeError(f"{name}: noise must have a method draw, got {self.noise!r}")
-        self._check_schedule("smoothing", "lie in [0, 1]", lambda x: (x - 0.5).abs() <= 0.5)
-        self._check_schedule("widen", "be positive", lambda x: x > 0)
+        share = rule(f"{name}: smoothing", "lie in [0, 1]", lambda x: (x - 0.5).abs() <= 0.5)
+        check_schedule(f"{name}: smoothing", self.smoothing, self.n_iters, share)
+        factor = rule(f"{name}: widen", "be positive", lambda x: x > 0)
+        check_schedule(f"{name}: widen", self.widen, self.n_iters, factor)
         if self.stop_below is not None and not self.stop_below >= 0:
             raise ValueError(f"{name}: stop_below must be >= 0 or None, got {self.stop_below}")
         object.__setattr__(self, "_paced", self.distribution.paced(self.n_iters))
@@ -134,9 +130,7 @@ class SamplingSolver(Solver):
 
     def refit(self, state: SamplingState, u: Tensor, values: Tensor, t: int) -> tuple[SamplingState, Tensor]:
         """The state after an iteration, from samples u (*B, N, n), their values and their weights."""
-        weights = self.weights(values, t)
-        if not self._gates:
-            weights = gated(weights, values)
+        weights = gated(self.weights(values, t), values)
         return state._replace(phi=self._damped(self.fit(state.phi, u, weights), state.phi, t)), weights
 
     def _damped(self, new: Any, old: Any, t: int) -> Any:
@@ -155,9 +149,6 @@ class SamplingSolver(Solver):
             return value
         value = over_rows(value, f"{type(self).__name__}: {name}", like)
         return value.squeeze(-1) if isinstance(value, Tensor) and value.ndim else value
-
-    def _check_schedule(self, name: str, rule: str, holds_for: Callable[[Tensor], Tensor]) -> None:
-        check_schedule(f"{type(self).__name__}: {name}", getattr(self, name), self.n_iters, rule, holds_for)
 
     @property
     def box(self) -> Box | None:

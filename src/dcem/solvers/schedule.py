@@ -27,20 +27,25 @@ def is_constant(settings: Any) -> bool:
     return not any(callable(value) or isinstance(value, Sequence) for value in values)
 
 
-def check_schedule(
-    name: str, schedule: Schedule, n_iters: int, rule: str, holds_for: Callable[[Tensor], Tensor]
-) -> None:
-    """Raise ValueError if a schedule does not have one value per iteration, or a value breaks the rule."""
+def check_schedule(name: str, schedule: Schedule, n_iters: int, check: Callable[[Any], None]) -> None:
+    """Check every value of a schedule; those of a function are unknown until it is called."""
     if isinstance(schedule, Sequence) and len(schedule) != n_iters:
         raise ValueError(
             f"{name} as a sequence needs one value per iteration ({n_iters}), got {len(schedule)}"
         )
-    if callable(schedule):  # its values are unknown until it is called
-        return
-    for t in range(n_iters if isinstance(schedule, Sequence) else 1):
-        value = at(schedule, t)
+    if not callable(schedule):
+        for value in schedule if isinstance(schedule, Sequence) else [schedule]:
+            check(value)
+
+
+def rule(name: str, words: str, holds_for: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
+    """A check that raises ValueError for a number or tensor that breaks the rule."""
+
+    def check(value: float | Tensor) -> None:
         if not holds(value, holds_for):
-            raise ValueError(f"{name} must {rule}, got {torch.as_tensor(value).tolist()}")
+            raise ValueError(f"{name} must {words}, got {torch.as_tensor(value).tolist()}")
+
+    return check
 
 
 def over_rows(value: float | Tensor, name: str, like: Tensor) -> float | Tensor:

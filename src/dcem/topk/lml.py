@@ -77,7 +77,8 @@ def soft_topk(
     if x.numel() == 0:
         return x * 0
     if x.dtype in (torch.float16, torch.bfloat16):
-        k, tau, slopes_at = map(_float, (k, tau, slopes_at))
+        wide: Any = (v.float() if isinstance(v, Tensor) else v for v in (k, tau, slopes_at))
+        k, tau, slopes_at = wide
         return soft_topk(x.float(), k, tau, scaling, finite_only, slopes_at, gate, lowest).to(x.dtype)
     if not isinstance(tau, Tensor) and tau == 0:
         return hard_topk(-x if lowest else x, k, finite_only)
@@ -200,17 +201,18 @@ class _FusedSoftTopK(torch.autograd.Function):
     """One kernel forward and one backward, on a CUDA device."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        y, *rows = fused.forward(*inputs)
-        _remember(ctx, inputs, *rows)
+    def forward(ctx: Any, x: Tensor, *settings: Any) -> Tensor:
+        y, *rows = fused.forward(x, *settings)
+        ctx.save_for_backward(x, *rows)
+        ctx.settings = settings
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, (centre, inv, nu) = _recall(ctx)
+        x, centre, inv, nu = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return partials(_plain, inputs, ctx.needs_input_grad, g)
-        x, k, tau, standardize, _ = inputs
+            return partials(_plain, (x, *ctx.settings), ctx.needs_input_grad, g)
+        k, tau, standardize, _ = ctx.settings
         need_x, need_k, need_tau, *_ = ctx.needs_input_grad
         gx, gk, gaa = fused.backward(g, x, centre, inv, nu, standardize, need_tau)
         gtau = (-gaa * inverse(tau, x)).sum_to_size(tau.shape) if need_tau else None
@@ -229,23 +231,6 @@ def _slopes(z: Tensor) -> tuple[Tensor, Tensor]:
 def _dot(ga: Tensor, z: Tensor) -> Tensor:
     """<ga, z> per row; where z is infinite, ga is zero."""
     return (ga * torch.where(z.isinf(), 0.0, z)).sum(-1, keepdim=True)
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], *more: Tensor | None) -> None:
-    """Save inputs, some of them numbers, and further tensors for the backward pass."""
-    ctx.numbers = [None if isinstance(v, Tensor) else v for v in inputs]
-    ctx.save_for_backward(*(v if isinstance(v, Tensor) else None for v in inputs), *more)
-
-
-def _recall(ctx: Any) -> tuple[list[Any], list[Any]]:
-    n = len(ctx.numbers)
-    saved = ctx.saved_tensors
-    inputs = [v if v is not None else number for v, number in zip(saved[:n], ctx.numbers, strict=True)]
-    return inputs, list(saved[n:])
-
-
-def _float(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) else value
 
 
 def _as_rows(value: float | Tensor, x: Tensor, name: str) -> float | Tensor:

@@ -14,19 +14,25 @@ DIGITS = 100.0  # derivatives are meaningful only where the spread is this many 
 def standardize(x: Tensor, good: Tensor) -> Tensor:
     """(x - mean) / std over the last dimension, of the `good` entries; the others get 0.
 
-    A row that is constant up to rounding becomes 0, and passes no gradient. Moments are taken in double
-    precision, since squares of small or large values leave the range of float32.
+    A row that is constant up to rounding becomes 0, and passes no gradient.
     """
-    count = good.sum(-1, keepdim=True).clamp_min(1)
     x = torch.where(good, x, 0.0)
-    mean = x.sum(-1, keepdim=True, dtype=torch.float64) / count
+    mean = x.sum(-1, keepdim=True, dtype=torch.float64) / good.sum(-1, keepdim=True).clamp_min(1)
     d = torch.where(good, x - mean.to(x.dtype), 0.0)
-    norm = torch.linalg.vector_norm(d, dim=-1, keepdim=True, dtype=torch.float64)
-    root = count.to(torch.float64).sqrt()
     # Relative to the size of the values: an absolute threshold would break for tiny or shifted ones.
     limits = torch.finfo(x.dtype)
-    informative = norm > (4 * limits.eps * mean.abs()).clamp_min(limits.tiny) * root
-    return d * torch.where(informative, root / torch.where(informative, norm, 1.0), 0.0).to(x.dtype)
+    return d * inverse_spread(d, good, (4 * limits.eps * mean.abs()).clamp_min(limits.tiny))
+
+
+def inverse_spread(d: Tensor, among: Tensor, rounding: Tensor) -> Tensor:
+    """1 / s (*B, 1), with s² the mean of d² (*B, N) over some entries; 0 where s is no more than rounding.
+
+    In double precision, since squares of small or large values leave the range of float32.
+    """
+    root = among.sum(-1, keepdim=True).clamp_min(1).to(torch.float64).sqrt()
+    norm = torch.linalg.vector_norm(torch.where(among, d, 0.0), dim=-1, keepdim=True, dtype=torch.float64)
+    informative = norm > rounding * root
+    return torch.where(informative, root / torch.where(informative, norm, 1.0), 0.0).to(d.dtype)
 
 
 def resolved(values: Tensor) -> Tensor:
