@@ -47,6 +47,16 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
+def check_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, got {type(value).__name__}")
+
+
 class Settings:
     """A record of settings, equal to another where these are; hashed by identity, as tensors are."""
 

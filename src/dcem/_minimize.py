@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from dcem._checks import all_finite, can_look, name_row
+from dcem._checks import all_finite, can_look, check_callable, name_row
 from dcem._compile import chosen
 from dcem._constraint import Constraint, Incumbent, scores
 from dcem._learned import resolved
@@ -85,8 +85,7 @@ def minimize(
     solver = resolved(solver)
     if not isinstance(backward, Backward):
         raise TypeError(f"minimize: backward must be a mode such as Unroll(), got {backward!r}")
-    if not callable(f):
-        raise TypeError(f"minimize: f must be callable, got {type(f).__name__}")
+    check_callable("minimize: f", f)
     if constraint is not None:
         _check_constraint(constraint, solver, backward)
     resumed = _is_state(x0)
@@ -178,7 +177,7 @@ def _minimize(
                     if not seen:  # the first points are the samples; a solver may ask for more
                         seen.update(values=values, violation=violation)
                     ranked = rank(values)
-                if check or (check is None and can_look(ranked)):
+                if _wanted(check, ranked):
                     _check_values(ranked, t)
                 return ranked
 
@@ -236,8 +235,7 @@ class _Objective:
 
 
 def _check_constraint(constraint: Any, solver: Solver, backward: Backward) -> None:
-    if not callable(constraint):
-        raise TypeError(f"minimize: constraint must be callable, got {type(constraint).__name__}")
+    check_callable("minimize: constraint", constraint)
     if solver.softness(0) is None:
         raise ValueError(
             "minimize: constraint must be left out for a solver that does not choose among samples, "
@@ -267,9 +265,14 @@ def _check_state(solver: Solver, state: Any) -> None:
         )
 
 
+def _wanted(check: bool | None, x: Tensor) -> bool:
+    """Are values of x to be checked? Where nothing is said, only if reading them is free."""
+    return can_look(x) if check is None else check
+
+
 def _check_start(solver: Solver, x0: Tensor, check: bool | None) -> None:
     box = solver.box
-    if box is not None and (check or (check is None and can_look(x0))):
+    if box is not None and _wanted(check, x0):
         inside = box.contains(x0.detach())
         if not inside.all():
             where = name_row(~inside)
@@ -278,7 +281,7 @@ def _check_start(solver: Solver, x0: Tensor, check: bool | None) -> None:
 
 def _check_proposals(points: Tensor | None, check: bool | None) -> None:
     """Points (*B, P, n), within the bounds: one that is not finite spoils the mean, even with weight 0."""
-    if points is None or not (check or (check is None and can_look(points))):
+    if points is None or not _wanted(check, points):
         return
     good = points.isfinite().flatten(-2).all(-1)
     if not good.all():

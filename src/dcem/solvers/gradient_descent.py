@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
+from dcem._checks import check_count
 from dcem._graph import with_gradient
 from dcem.distributions.box import Bounds, Box, first_mean, merged
 from dcem.distributions.gaussian import check_sigma, first_sigma
@@ -49,10 +50,8 @@ class GradientDescent(Solver):
     bounds: Bounds | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n_iters", "n_samples"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"GradientDescent: {name} must be a positive integer, got {value!r}")
+        check_count("GradientDescent: n_iters", self.n_iters)
+        check_count("GradientDescent: n_samples", self.n_samples)
         if not 0 <= self.momentum < 1:
             raise ValueError(f"GradientDescent: momentum must lie in [0, 1), got {self.momentum}")
         name = "GradientDescent: learning_rate"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcem._checks import Settings, holds
+from dcem._checks import Settings, check_count, holds
 from dcem._graph import with_gradient
 from dcem.distributions import Distribution, FullGaussian, Gaussian
 from dcem.solvers.base import Evaluate
@@ -39,8 +39,7 @@ class Refine(Settings):
     lengths: Sequence[float] | Tensor = (0.3, 1.0, 3.0)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or self.n < 1:
-            raise ValueError(f"Refine: n must be a positive integer, got {self.n!r}")
+        check_count("Refine: n", self.n)
         some = isinstance(self.lengths, Tensor | Sequence) and len(self.lengths) > 0
         if not some or not holds(torch.as_tensor(self.lengths), lambda x: x > 0):
             raise ValueError(f"Refine: lengths must be positive numbers, got {self.lengths!r}")

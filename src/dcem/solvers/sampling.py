@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 from torch.utils import _pytree as pytree
 
+from dcem._checks import check_count
 from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
@@ -72,8 +73,7 @@ class SamplingSolver(Solver):
         name = type(self).__name__
         least = self.samples(1)
         for field_name, value in (("n_samples", least), ("n_iters", self.n_iters)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: {field_name} must be a positive integer, got {value!r}")
+            check_count(f"{name}: {field_name}", value)
         if not isinstance(self.keep_elites, int) or not 0 <= self.keep_elites < least:
             raise ValueError(
                 f"{name}: keep_elites must satisfy 0 <= keep_elites < n_samples = {least}, "

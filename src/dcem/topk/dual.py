@@ -48,11 +48,10 @@ def from_threshold(x: Tensor, k: float | Tensor, tau: float | Tensor, look: bool
     near = torch.exp(-distance)
     sides = torch.stack([(1 - h) * near, h * near])
     sign = torch.tensor([1.0, -1.0], dtype=x.dtype, device=x.device).reshape(2, *[1] * x.ndim)
-    buffers = [torch.empty_like(sides) if look else None for _ in range(2)]
     nu, done = torch.zeros_like(half), torch.zeros_like(half, dtype=torch.bool)
     for _ in range(_STEPS):
-        rest = torch.mul(near, torch.exp(sign * nu - half), out=buffers[0]).add_(1).reciprocal_()
-        terms = torch.mul(sides, rest, out=buffers[1])
+        rest = (near * torch.exp(sign * nu - half)).add_(1).reciprocal_()
+        terms = sides * rest
         total = terms.sum(-1, keepdim=True)
         slope = terms.mul_(rest).sum(-1, keepdim=True)
         step = ((sign * total.log()).sum(0) + 2 * nu) / (slope / total).sum(0)

@@ -91,9 +91,9 @@ def soft_topk(
                 return torch.ops.dcem.soft_topk(*inputs)[0]
         elif kernel("soft_topk", x, k, tau):
             try:
-                return (
-                    _NativeSoftTopK.apply(*inputs) if torch.is_grad_enabled() else native.forward(*inputs)[0]
-                )
+                if torch.is_grad_enabled():
+                    return _NativeSoftTopK.apply(*inputs)
+                return native.forward(*inputs)[0]
             except native.InfiniteError:
                 pass  # the slow path handles such entries
     if lowest:
