@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from dcem._checks import holds
+from dcem._checks import check
 from dcem.distributions.base import Distribution
 from dcem.distributions.box import Boundary, Bounds, Box, first_mean, merged
 from dcem.distributions.moments import rank_mu, weighted_moments
@@ -119,8 +119,8 @@ class Gaussian(AnyGaussian):
 def check_sigma(sigma: float | Tensor | None, name: str) -> None:
     if not isinstance(sigma, Real | Tensor | nn.Module | None):
         raise TypeError(f"{name}: sigma must be a number or a tensor, got {sigma!r}")
-    if sigma is not None and not holds(sigma, lambda x: x > 0):
-        raise ValueError(f"{name}: sigma must be positive, got {sigma}")
+    if sigma is not None:
+        check(f"{name}: sigma", sigma, "be positive", lambda x: x > 0)
 
 
 def first_sigma(sigma: float | Tensor | None, box: Box | None, mean: Tensor, name: str) -> Tensor:

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dcem._checks import check_tau, over_rows
 from dcem.distributions import FullGaussian, Gaussian
 from dcem.distributions.gaussian import least_variance, near
 from dcem.distributions.moments import rank_mu_rate
-from dcem.solvers.elites import check_tau, is_hard, scaled, slope_of_elites, soft_elites
+from dcem.solvers.elites import is_hard, scaled, slope_of_elites, soft_elites
 from dcem.solvers.sampling import SamplingSolver, SamplingState
-from dcem.solvers.schedule import is_constant, over_rows
+from dcem.solvers.schedule import is_constant
 from dcem.topk.standardize import Scaling
 
 

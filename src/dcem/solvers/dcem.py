@@ -6,12 +6,13 @@ from functools import partial
 
 from torch import Tensor
 
+from dcem._checks import check_tau, over_rows
 from dcem.distributions import Gaussian
 from dcem.solvers.effective import temperature_for
-from dcem.solvers.elites import ScalingOrDone, check_tau, scaled, slope_of_elites, soft_elites
+from dcem.solvers.elites import ScalingOrDone, scaled, slope_of_elites, soft_elites
 from dcem.solvers.refit import refit_natively
 from dcem.solvers.sampling import SamplingSolver, SamplingState
-from dcem.solvers.schedule import Schedule, at, check_schedule, is_constant, over_rows, rule
+from dcem.solvers.schedule import Schedule, at, check_schedule, is_constant, rule
 from dcem.topk.standardize import Scaling
 
 

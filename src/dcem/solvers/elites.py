@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dcem._checks import can_look, holds
+from dcem._checks import can_look
 from dcem.topk.better_half import by_better_half
 from dcem.topk.lml import soft_topk
 from dcem.topk.standardize import Scaling, standardize
@@ -61,14 +61,6 @@ def lowest_smooth(n: int, k: float | Tensor) -> float | Tensor:
     (π / √3) p (1 − p) at its quantile p = k / n.
     """
     return math.sqrt(3) / math.pi / (k * (1 - k / n) + 1e-9)
-
-
-def check_tau(name: str, tau: float | Tensor) -> None:
-    """Raise ValueError for a temperature below 0, or learned and 0: the hard top-k passes no gradient."""
-    learned = isinstance(tau, Tensor)
-    if not holds(tau, lambda x: x > 0 if learned else x >= 0):
-        words = "> 0 where it is a tensor" if learned else ">= 0"
-        raise ValueError(f"{name}: tau must be {words}, got {torch.as_tensor(tau).min().item()}")
 
 
 def is_hard(tau: float | Tensor) -> bool:

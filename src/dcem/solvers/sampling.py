@@ -8,13 +8,13 @@ import torch
 from torch import Generator, Tensor
 from torch.utils import _pytree as pytree
 
-from dcem._checks import check_count
+from dcem._checks import check_count, over_rows
 from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
 from dcem.solvers.refine import Refine
-from dcem.solvers.schedule import Schedule, at, check_schedule, over_rows, rule
+from dcem.solvers.schedule import Schedule, at, check_schedule, rule
 from dcem.topk.standardize import Scaling, gated
 
 

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from dcem._checks import holds
+from dcem._checks import check
 
 Schedule = float | Tensor | Callable[[int], float | Tensor] | Sequence[float | Tensor]
 
@@ -27,7 +26,7 @@ def is_constant(settings: Any) -> bool:
     return not any(callable(value) or isinstance(value, Sequence) for value in values)
 
 
-def check_schedule(name: str, schedule: Schedule, n_iters: int, check: Callable[[Any], None]) -> None:
+def check_schedule(name: str, schedule: Schedule, n_iters: int, check_one: Callable[[Any], None]) -> None:
     """Check every value of a schedule; those of a function are unknown until it is called."""
     if isinstance(schedule, Sequence) and len(schedule) != n_iters:
         raise ValueError(
@@ -35,32 +34,9 @@ def check_schedule(name: str, schedule: Schedule, n_iters: int, check: Callable[
         )
     if not callable(schedule):
         for value in schedule if isinstance(schedule, Sequence) else [schedule]:
-            check(value)
+            check_one(value)
 
 
 def rule(name: str, words: str, holds_for: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
     """A check that raises ValueError for a number or tensor that breaks the rule."""
-
-    def check(value: float | Tensor) -> None:
-        if not holds(value, holds_for):
-            raise ValueError(f"{name} must {words}, got {torch.as_tensor(value).tolist()}")
-
-    return check
-
-
-def over_rows(value: float | Tensor, name: str, like: Tensor) -> float | Tensor:
-    """A number, or a tensor over the rows (*B,), shaped to broadcast against `like` (*B, N)."""
-    if not isinstance(value, Tensor) or value.ndim == 0:
-        return value.to(like) if isinstance(value, Tensor) else value
-    batch = like.shape[:-1]
-    if not fits(value.shape, batch):
-        raise ValueError(
-            f"{name} must broadcast over the rows {tuple(batch)}, got shape {tuple(value.shape)}"
-        )
-    return value.to(like).unsqueeze(-1)
-
-
-def fits(shape: torch.Size, target: torch.Size) -> bool:
-    """Does a tensor of this shape expand to the target?"""
-    pairs = zip(reversed(shape), reversed(target), strict=False)
-    return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
+    return lambda value: check(name, value, words, holds_for)

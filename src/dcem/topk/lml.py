@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from dcem._checks import all_finite, can_look, is_transformed
+from dcem._checks import all_finite, can_look, check, check_tau, is_transformed, over_rows
 from dcem._graph import partials, zero_with_graph
 from dcem._native import compiles_natively, kernel
 from dcem.topk import lml_native as native
@@ -51,8 +51,9 @@ def lml(x: Tensor, k: float | Tensor, tau: float | Tensor = 1.0, dim: int = -1) 
     k, tau = (v if isinstance(v, Tensor) else float(v) for v in (k, tau))
     _check(x, k, tau, dim)
     rows = x.movedim(dim, -1)
-    weights = soft_topk(rows, _as_rows(k, rows, "k"), _as_rows(tau, rows, "tau"))
-    return weights.movedim(-1, dim)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    k, tau = over_rows(k, "lml: k", rows, dtype), over_rows(tau, "lml: tau", rows, dtype)
+    return soft_topk(rows, k, tau).movedim(-1, dim)
 
 
 def soft_topk(
@@ -233,20 +234,6 @@ def _dot(ga: Tensor, z: Tensor) -> Tensor:
     return (ga * torch.where(z.isinf(), 0.0, z)).sum(-1, keepdim=True)
 
 
-def _as_rows(value: float | Tensor, x: Tensor, name: str) -> float | Tensor:
-    """A tensor over the rows of x, shaped to broadcast against x."""
-    if not isinstance(value, Tensor):
-        return value
-    try:
-        fits = torch.broadcast_shapes(value.shape, x.shape[:-1]) == x.shape[:-1]
-    except RuntimeError:
-        fits = False
-    if not fits:
-        rows = tuple(x.shape[:-1])
-        raise ValueError(f"lml: {name} must broadcast over the rows {rows}, got shape {tuple(value.shape)}")
-    return value.to(torch.promote_types(x.dtype, torch.float32)).unsqueeze(-1)
-
-
 def _check(x: Tensor, k: float | Tensor, tau: float | Tensor, dim: int) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(
@@ -255,14 +242,5 @@ def _check(x: Tensor, k: float | Tensor, tau: float | Tensor, dim: int) -> None:
     if not -x.ndim <= dim < x.ndim:
         raise ValueError(f"lml: dim must be a dimension of x, whose shape is {tuple(x.shape)}, got {dim}")
     n = x.shape[dim]
-    if not isinstance(k, Tensor) and not 0 < k <= n:
-        raise ValueError(f"lml: k must satisfy 0 < k <= n = {n}, got {k}")
-    if not isinstance(tau, Tensor) and not tau >= 0:
-        raise ValueError(f"lml: tau must be >= 0, got {tau}")
-    for name, value in (("k", k), ("tau", tau)):
-        if not isinstance(value, Tensor) or not can_look(value):
-            continue
-        good = (value > 0) & (value <= n) if name == "k" else value > 0
-        if not good.all():
-            rule = f"0 < k <= n = {n}" if name == "k" else "tau > 0 where it is a tensor"
-            raise ValueError(f"lml: {name} must satisfy {rule}, got {value[~good].flatten()[0].item()}")
+    check("lml: k", k, f"satisfy 0 < k <= n = {n}", lambda k: (k > 0) & (k <= n))
+    check_tau("lml", tau)
