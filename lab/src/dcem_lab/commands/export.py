@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
 def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
     """Export a run of any experiment; returns a folder per seed, raises UsageError."""
     from dcem_lab.experiments import EXPERIMENTS
-    from dcem_lab.runs import RunError, read_record
+    from dcem_lab.runs import read_record
     from dcem_lab.runs.export import export_run
 
-    with blamed_on_usage(RunError, ValueError):
+    with blamed_on_usage(ValueError):
         experiment = read_record(run).get("experiment")
         if experiment not in EXPERIMENTS and "." not in str(experiment):
             known = ", ".join(EXPERIMENTS)

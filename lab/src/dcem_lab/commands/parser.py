@@ -35,7 +35,10 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {self._with_hint(message)}; see {self.prog} --help", file=sys.stderr)
+        if message.startswith(_UNKNOWN):
+            unknown = message.removeprefix(_UNKNOWN).split()[0].split("=")[0]
+            message += did_you_mean(unknown, self._option_string_actions)
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(USAGE)
 
     def changed_options(self, given: argparse.Namespace) -> dict[str, Any]:
@@ -51,12 +54,6 @@ class Parser(argparse.ArgumentParser):
             for action in self._actions
             if action.option_strings and getattr(given, action.dest, action.default) != action.default
         }
-
-    def _with_hint(self, message: str) -> str:
-        if not message.startswith(_UNKNOWN):
-            return message
-        unknown = message.removeprefix(_UNKNOWN).split()[0].split("=")[0]
-        return f"{message}{did_you_mean(unknown, self._option_string_actions)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
