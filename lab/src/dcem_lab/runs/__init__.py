@@ -7,8 +7,8 @@ from dcem_lab.runs.folder import Run, load_checkpoint
 from dcem_lab.runs.log import read_records
 from dcem_lab.runs.progress import Progress
 from dcem_lab.runs.record import RunError, read_record
-from dcem_lab.runs.seeds import seed_everything
 from dcem_lab.runs.signals import Interrupted
+from dcem_lab.runs.state import seed_everything
 
 __all__ = [
     "Checkpoint", "CheckpointError", "Checkpoints", "Interrupted", "Kept", "Progress", "Run", "RunError",

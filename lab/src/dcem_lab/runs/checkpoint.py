@@ -55,14 +55,8 @@ class Checkpoints:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             entry = write_tensors(self.folder / self._data_name(step), tensors)
-            body = {
-                "format": _FORMAT,
-                "step": step,
-                "notes": dict(notes or {}),
-                "tensors": entry,
-                "tree": encoded,
-            }
-            write_bytes(self.folder / manifest, seal(body))
+            about = {"format": _FORMAT, "step": step, "notes": dict(notes or {})}
+            write_bytes(self.folder / manifest, seal({**about, "tensors": entry, "tree": encoded}))
         except OSError as error:
             intact = f"the one in {self._good[-1][0]} is intact" if self._good else "there is no earlier one"
             raise CheckpointError(

@@ -79,16 +79,11 @@ def changed(config: Any, changes: Mapping[str, Any], group: str = "") -> Any:
     >>> flatten(Config())
     {'seed': 0, 'solver.tau': 1.0}
     """
-    own: dict[str, Any] = {}
-    groups: dict[str, dict[str, Any]] = {}
-    for key, value in changes.items():
-        name, dot, rest = key.partition(".")
-        if dot:
-            groups.setdefault(name, {})[rest] = value
-        else:
-            own[name] = value
-    for name, inner in groups.items():
-        own[name] = changed(own.get(name, getattr(config, name)), inner, f"{group}{name}.")
+    own = {key: value for key, value in changes.items() if "." not in key}
+    for name in dict.fromkeys(key.split(".")[0] for key in changes if "." in key):
+        start = f"{name}."
+        inner = {key.removeprefix(start): value for key, value in changes.items() if key.startswith(start)}
+        own[name] = changed(own.get(name, getattr(config, name)), inner, f"{group}{start}")
     try:
         return dataclasses.replace(config, **own)
     except ValueError as error:
