@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +62,14 @@ def main(arguments: Sequence[str]) -> int:
     start = time.monotonic()
     episodes = []
     steps = steps_to_play(trained, given.episodes, at_once)
-    progress = Progress(steps or 0, label=f"{given.episodes} episode{'s' * (given.episodes > 1)}")
+    label = f"{given.episodes} episode{'s' * (given.episodes > 1)}"
     try:
-        for episode in play(trained, given.episodes, given.seed, at_once, workers, progress.advance):
-            episodes.append(episode)
-            progress.show({"mean return": sum(one.total for one in episodes) / len(episodes)})
+        with closing(Progress(steps or 0, label=label)) as progress:
+            for episode in play(trained, given.episodes, given.seed, at_once, workers, progress.advance):
+                episodes.append(episode)
+                progress.show({"mean return": sum(one.total for one in episodes) / len(episodes)})
     except KeyboardInterrupt:
-        progress.close()
         return _stopped(given, path, episodes)
-    progress.close()
     write_episodes(path, episodes)
     if given.table is not None:
         _add_to_table(given, trained, episodes, time.monotonic() - start)

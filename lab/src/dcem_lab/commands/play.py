@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from dcem_lab.commands.evaluate import add_common_options, check_cartpole_options, default_path, load_trained
@@ -36,14 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     from dcem_lab.suite.film import CannotDrawError, film
 
     path = given.output or default_path(given.what, "play.mp4")
-    progress = Progress(steps_to_play(trained, 1, 1) or 0, label=given.what)
     try:
-        episode = film(trained, path, given.seed, given.fps or 25, progress.advance)
+        with closing(Progress(steps_to_play(trained, 1, 1) or 0, label=given.what)) as progress:
+            episode = film(trained, path, given.seed, given.fps or 25, progress.advance)
     except CannotDrawError as error:
         print(f"dcem play: {error}", file=sys.stderr)
         return FAILED
-    finally:
-        progress.close()
     print(f"return {episode.total:.1f} in {episode.length} actions: {path}")
     return DONE
 
@@ -66,7 +65,6 @@ def _parser() -> Parser:
     parser = Parser("play", "Record a video of one episode of a trained controller.", _EXAMPLES)
     add_common_options(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="video file (play.mp4 in the run folder)")
-    parser.add_argument(
-        "--fps", type=float, metavar="F", help="frames per second, one per action (25; cartpole: 10)"
-    )
+    words = "frames per second, one per action (25; cartpole: 10)"
+    parser.add_argument("--fps", type=float, metavar="F", help=words)
     return parser

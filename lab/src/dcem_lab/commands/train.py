@@ -207,12 +207,12 @@ def _parser() -> argparse.ArgumentParser:
 def _sort(words: Sequence[str], module: Any, multirun: bool) -> tuple[Options, Launcher, list[str]]:
     """The words of the command line: our options, those of the launcher, settings of the experiment."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
-    options = read_options(Options(), {key: given[key] for key in _names(Options) if key in given})
-    kind, settings = LAUNCHERS[options.launcher], []
-    launcher = read_options(kind(), {key: given[key] for key in _names(kind) if key in given})
+    options = read_options(Options(), given)
+    launcher = read_options(LAUNCHERS[options.launcher](), given)
+    taken, settings = (*_names(Options), *_names(launcher)), []
     for word in words:
         key, equals, value = word.partition("=")
-        if equals and key in (*_names(Options), *_names(kind)):
+        if equals and key in taken:
             continue
         if equals and key == "from":  # commas in the name of a folder do not make a list
             as_given = multirun or value.startswith(("'", '"'))

@@ -14,6 +14,7 @@ from typing import Any
 _TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 _RANGE = re.compile(r"range\(\s*(-?\d+\s*(?:,\s*-?\d+\s*){0,2})\)")
 _BOOLS = {"true": True, "false": False}
+_NAMES: dict[Any, str] = {type(None): "null", bool: "true or false", Path: "a path"}
 
 
 def listed(text: str) -> list[str]:
@@ -72,19 +73,13 @@ def read(text: str, kind: Any) -> Any:
 
 def type_text(kind: Any) -> str:
     """How to say what a field takes: `int`, `float or null`, `dcem or gd` (an enum), `[int, ...]`."""
-    if kind is type(None):
-        return "null"
-    if kind is bool:
-        return "true or false"
-    if kind is Path:
-        return "a path"
     if _is_enum(kind):
         return " or ".join(kind.__members__)
     if _is_union(kind):
         return " or ".join(map(type_text, typing.get_args(kind)))
     if typing.get_origin(kind) is tuple:
         return f"[{type_text(typing.get_args(kind)[0])}, ...]"
-    return getattr(kind, "__name__", str(kind))
+    return _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
 
 
 def _unquoted(text: str) -> str:

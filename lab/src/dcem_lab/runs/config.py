@@ -65,20 +65,7 @@ def flatten(config: Any) -> dict[str, Any]:
 
 
 def changed(config: Any, changes: Mapping[str, Any], group: str = "") -> Any:
-    """`config` with other values for some of its dotted settings; a ValueError says their whole names.
-
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Solver:
-    ...     tau: float = 1.0
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Config:
-    ...     seed: int = 0
-    ...     solver: Solver = Solver()
-    >>> changed(Config(), {"solver.tau": 0.5, "seed": 3})
-    Config(seed=3, solver=Solver(tau=0.5))
-    >>> flatten(Config())
-    {'seed': 0, 'solver.tau': 1.0}
-    """
+    """`config` with other values for some of its dotted settings; a ValueError says their whole names."""
     own = {key: value for key, value in changes.items() if "." not in key}
     for name in dict.fromkeys(key.split(".")[0] for key in changes if "." in key):
         start = f"{name}."

@@ -54,7 +54,8 @@ class Run:
         """
         self.folder = Path(folder)
         self.config = config
-        self.experiment, self.variant, self.command = experiment, variant, command
+        self._about = {"experiment": experiment, "variant": variant, "seed": config.seed, "command": command}
+        self._label = "/".join(filter(None, [experiment, variant, f"seed{config.seed}"]))
         self._time_limit, self._with_tensorboard, self._bar = time_limit, tensorboard, bar
         self._stops = StopRequests()
         self._checkpoints = Checkpoints(self.folder / CHECKPOINTS)
@@ -68,13 +69,7 @@ class Run:
         _refuse_remains(self.folder)
         with ExitStack() as stack:
             stack.callback(os.close, _lock(self.folder))
-            self._record = {
-                "experiment": self.experiment,
-                "variant": self.variant,
-                "seed": self.config.seed,
-                "command": self.command,
-                **continued_record(self.folder, to_json(self.config)),
-            }
+            self._record = self._about | continued_record(self.folder, to_json(self.config))
             self._resumed: Checkpoint | None = self._checkpoints.load()
             self.step = self._resumed.step if self._resumed else 0
             self._start = time.monotonic()
@@ -146,8 +141,7 @@ class Run:
         self._restore(state)
         self._record["steps"] = n
         self._write_record()
-        label = "/".join(filter(None, [self.experiment, self.variant, f"seed{self.config.seed}"]))
-        self._progress = Progress(n, done=self.step, label=label, bar=self._bar)
+        self._progress = Progress(n, done=self.step, label=self._label, bar=self._bar)
         saved, saved_at = self.step, time.monotonic()
         with self._stops.deferred():
             for step in range(self.step, n):
