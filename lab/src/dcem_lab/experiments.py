@@ -38,7 +38,12 @@ def load(name: str) -> Any:
         near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"there is no experiment {name!r}; {hint}known: {', '.join(EXPERIMENTS)}")
-    module = importlib.import_module(EXPERIMENTS.get(name, name))
+    try:
+        module = importlib.import_module(EXPERIMENTS.get(name, name))
+    except ModuleNotFoundError as error:
+        if name.split(".")[0] != error.name:  # something that the experiment needs
+            raise
+        raise ValueError(f"there is no module {name!r} to train") from error
     for needed in ("Config", "PRESETS", "run"):
         if not hasattr(module, needed):
             raise ValueError(f"{module.__name__} must define {needed} to be an experiment")

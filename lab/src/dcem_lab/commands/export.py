@@ -64,12 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         "Copy the training curve and record of a run to lab/results/<experiment>/<variant>/seed<k>.",
         _EXAMPLES,
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder")
-    parser.add_argument(
-        "--name",
-        help="name of the variant: the task, then what is special about it (default: the changed settings)",
-    )
-    parser.add_argument(
-        "--results", type=Path, default=Path("lab/results"), metavar="DIR", help="destination (%(default)s)"
-    )
+    add, results = parser.add_argument, Path("lab/results")
+    words = "name of the variant: the task, then what is special about it (default: the changed settings)"
+    add("run", metavar="RUN", type=Path, help="a run folder")
+    add("--name", help=words)
+    add("--results", type=Path, default=results, metavar="DIR", help="destination (%(default)s)")
     return parser

@@ -9,8 +9,8 @@ from typing import Any
 from dcem_lab.commands.exits import UsageError, blamed_on_usage
 from dcem_lab.commands.parser import near_settings
 from dcem_lab.commands.values import listed, read, type_text
-from dcem_lab.runs.config import changed, check_numbers, meant_by, require
-from dcem_lab.runs.settings import known_settings
+from dcem_lab.runs.config import changed, check_numbers, meant_by
+from dcem_lab.runs.settings import known_settings, require
 from dcem_lab.runs.state import MAX_SEED
 
 _FEW = 20  # settings, that a sentence can list

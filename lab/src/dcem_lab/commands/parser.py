@@ -17,11 +17,7 @@ _UNKNOWN = "unrecognized arguments: "
 class Parser(argparse.ArgumentParser):
     """A parser with examples and exit codes below its help, and errors of one line that name what is near.
 
-    Args:
-        command: the name of the sub-command.
-        description: what it does.
-        examples: lines of a command each, with what it is for beside it.
-        options: anything else that `argparse.ArgumentParser` takes.
+    `examples` has lines of a command each, with what it is for beside it.
     """
 
     def __init__(self, command: str, description: str, examples: str, **options: Any) -> None:

@@ -136,22 +136,14 @@ class Job:
     def run(self, config: Any) -> str:
         """Run one config, or resume it; returns `finished`, `interrupted` or `failed`."""
         folder = self.folder(config)
+        if self.is_finished(config):
+            _say(f"already finished: {folder} (delete it to run it again)")
+            return "finished"
+        about = {"experiment": self.experiment, "variant": self.variant(config), "command": self.command}
         limit = self.options.time_limit if self.deadline is None else self.deadline - time.monotonic()
-        run = Run(
-            folder,
-            config,
-            experiment=self.experiment,
-            variant=self.variant(config),
-            command=self.command,
-            time_limit=limit,
-            tensorboard=self.options.tensorboard,
-            bar=False if self.of_sweep else None,
-        )
+        tensorboard, bar = self.options.tensorboard, False if self.of_sweep else None
         try:
-            if self.is_finished(config):
-                _say(f"already finished: {folder} (delete it to run it again)")
-                return "finished"
-            with run:
+            with Run(folder, config, **about, time_limit=limit, tensorboard=tensorboard, bar=bar) as run:
                 load_experiment(self.experiment).run(config, run)
         except Interrupted as stop:
             _say(f"{stop}, in {folder}\nresume with: {self.command}")
@@ -176,15 +168,8 @@ def _with_preset(module: Any, preset: str | None) -> Any:
 
 
 def load_experiment(name: str) -> Any:
-    """`experiments.load`, with what is wrong about the name said in a sentence."""
-    try:
+    with blamed_on_usage(ValueError):
         return experiments.load(name)
-    except ModuleNotFoundError as error:
-        if name.split(".")[0] == error.name:
-            raise UsageError(f"there is no module {name!r} to train") from error
-        raise
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _parser() -> argparse.ArgumentParser:

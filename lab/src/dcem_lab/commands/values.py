@@ -67,7 +67,8 @@ def read(text: str, kind: Any) -> Any:
     elif _is_enum(kind) and text in kind.__members__:
         return kind[text]
     elif kind is str and text != "null" and not text.startswith("["):
-        return _unquoted(text)
+        quoted = text[:1] in ("'", '"') and _TOKEN.fullmatch(text)
+        return str(ast.literal_eval(text)) if quoted else text
     raise ValueError(f"must be {type_text(kind)}, got {text or 'nothing'}")
 
 
@@ -80,12 +81,6 @@ def type_text(kind: Any) -> str:
     if typing.get_origin(kind) is tuple:
         return f"[{type_text(typing.get_args(kind)[0])}, ...]"
     return _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
-
-
-def _unquoted(text: str) -> str:
-    if text[:1] not in ("'", '"') or _TOKEN.fullmatch(text) is None:
-        return text
-    return str(ast.literal_eval(text))
 
 
 def _is_union(kind: Any) -> bool:

@@ -94,12 +94,8 @@ class Checkpoints:
 
     def _data_name(self, step: int) -> str:
         """A data file never replaces one that a manifest names."""
-        taken = {data for _, data in self._good}
-        name, again = f"step{step:012d}.safetensors", 0
-        while name in taken:
-            again += 1
-            name = f"step{step:012d}-{again}.safetensors"
-        return name
+        name = f"step{step:012d}.safetensors"
+        return name if name not in dict(self._good).values() else f"step{step:012d}-1.safetensors"
 
     def _remove_others(self) -> None:
         """Manifests go before the data they name: a manifest never outlives its data."""
