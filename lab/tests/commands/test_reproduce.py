@@ -65,7 +65,7 @@ def test_what_ships_for_the_control_suite_is_evaluated_once(tmp_path, monkeypatc
 
 def test_a_simulator_that_is_missing_is_no_failure(tmp_path, monkeypatch, capsys):
     def refuse(words):
-        raise exits.MissingError("mujoco")
+        raise ModuleNotFoundError("No module named 'mujoco'", name="mujoco")
 
     monkeypatch.setattr(evaluate, "main", refuse)
     monkeypatch.setattr(pretrained, "available", lambda: ["cheetah-run"])
