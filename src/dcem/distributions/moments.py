@@ -34,7 +34,7 @@ def weighted_moments(u: Tensor, w: Tensor, least: float | Tensor = 0.0, near: fl
         return natively
     if not isinstance(floor, Tensor) and _use_fused(u, w):
         return fused.moments(u, w, floor, near)
-    return _plain(u, w, floor, near)
+    return _plain(u, w, floor, near) if is_transformed() else _WeightedMoments.apply(u, w, floor, near)
 
 
 def rank_mu(
@@ -98,7 +98,12 @@ def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> Moments:
 
 
 def _deviation(variance: Tensor, mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
-    return torch.maximum(variance, (near * mean.detach()).square() + floor).sqrt()
+    return torch.maximum(variance, _least(mean.detach(), floor, near)).sqrt()
+
+
+def _least(mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
+    """The least variance, (*B, n)."""
+    return (near * mean).square() + floor
 
 
 def _use_fused(u: Tensor, w: Tensor) -> bool:
@@ -106,6 +111,42 @@ def _use_fused(u: Tensor, w: Tensor) -> bool:
     if fused is None or not u.is_cuda or u.dtype != torch.float32 or u.numel() == 0 or is_transformed():
         return False
     return not (torch.is_grad_enabled() and (u.requires_grad or w.requires_grad))
+
+
+class _WeightedMoments(torch.autograd.Function):
+    """With d = u - mean and p = w / Σw:  ∂mean/∂u_i = p_i,  ∂var/∂u_i = 2 p_i d_i,  ∂mean/∂w_i = d_i / Σw,
+    ∂var/∂w_i = (d_i² - var) / Σw."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> Moments:
+        ctx.floor, ctx.near = floor, near
+        total = w.sum(-1, keepdim=True)
+        p = (w / total).unsqueeze(-1)
+        mean = (p * u).sum(-2, keepdim=True)
+        d = u - mean
+        variance = (p * d).mul_(d).sum(-2)
+        mean = mean.squeeze(-2)
+        least = _least(mean, floor, near)
+        sigma = torch.maximum(variance, least).sqrt_()
+        ctx.save_for_backward(u, w, total, p, d, variance > least, sigma)
+        return mean, sigma
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        u, w, total, p, d, above, sigma = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return partials(_plain, (u, w, ctx.floor, ctx.near), ctx.needs_input_grad, grads)
+        gmean, gsigma = grads
+        gmean = gmean.unsqueeze(-2)
+        gvar = torch.where(above, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
+        slope = torch.addcmul(gmean, d, gvar)
+        gu = gw = None
+        if ctx.needs_input_grad[0]:
+            gu = torch.addcmul(slope, d, gvar).mul_(p)
+        if ctx.needs_input_grad[1]:
+            gp = slope.mul_(d).sum(-1)
+            gw = (gp - (p.squeeze(-1) * gp).sum(-1, keepdim=True)).div_(total)
+        return gu, gw, None, None
 
 
 class _NativeMoments(torch.autograd.Function):

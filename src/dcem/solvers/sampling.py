@@ -101,7 +101,7 @@ class SamplingSolver(Solver):
             self.refine.check(self.distribution, name)
         if isinstance(self.noise, type) or not hasattr(self.noise, "draw"):
             raise TypeError(f"{name}: noise must have a method draw, got {self.noise!r}")
-        share = rule(f"{name}: smoothing", "lie in [0, 1]", lambda x: (x - 0.5).abs() <= 0.5)
+        share = rule(f"{name}: smoothing", "lie in [0, 1]", lambda x: abs(x - 0.5) <= 0.5)
         check_schedule(f"{name}: smoothing", self.smoothing, self.n_iters, share)
         factor = rule(f"{name}: widen", "be positive", lambda x: x > 0)
         check_schedule(f"{name}: widen", self.widen, self.n_iters, factor)
