@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
 import time
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 def sweep(job: Job, launcher: Launcher, configs: list[Any]) -> int:
     """Run every config through the launcher, list how they ended, and return the exit code."""
-    if launcher.needs:
-        importlib.import_module(launcher.needs)  # at once, before anything is written
+    if launcher.needs and find_spec(launcher.needs) is None:
+        raise ModuleNotFoundError(name=launcher.needs)
     root = (job.options.run_dir or Path("runs", job.experiment)).resolve()
     job = dataclasses.replace(job, options=dataclasses.replace(job.options, run_dir=root))
     if isinstance(launcher, Slurm):  # a job's time begins when the cluster starts it
