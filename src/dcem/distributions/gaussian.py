@@ -133,12 +133,22 @@ def least_variance(
     far enough above rounding for the samples to differ.
     """
     if sigma is None:
-        sigma = 1.0 if box is None else box.half_width(u[..., 0, :])
+        sigma = _half_width(box, u)
     info = torch.finfo(u.dtype)
     share = info.eps**digits
     if isinstance(sigma, Tensor):
         return (share * sigma.detach().to(u)).square().clamp_min(max(given**2, info.tiny))
     return max(given**2, (share * sigma) ** 2, info.tiny)
+
+
+def _half_width(box: Box | None, u: Tensor) -> float | Tensor:
+    """As `first_sigma` without a sigma: a number where the bounds are numbers, which launches nothing."""
+    if box is None:
+        return 1.0
+    if isinstance(box.low, Tensor) or isinstance(box.high, Tensor):
+        return box.half_width(u[..., 0, :])
+    half = box.high / 2 - box.low / 2
+    return half if math.isfinite(half) else 1.0
 
 
 def near(u: Tensor) -> float:
