@@ -12,6 +12,7 @@ from dcem._checks import holds
 from dcem.distributions.base import Distribution
 from dcem.distributions.box import Boundary, Bounds, Box, first_mean, merged
 from dcem.distributions.moments import rank_mu, weighted_moments
+from dcem.distributions.samples import drawn_by_kernel
 
 Estimator = Literal["rank-mu", "likelihood"]
 
@@ -71,6 +72,12 @@ class Gaussian(Distribution):
             return self.box.truncated_normal(mean, sigma, noise)
         u = torch.addcmul(mean, sigma, noise)
         return self.box.clamp(u) if self.box and self.box.boundary == "clamp" else u
+
+    def draw(self, phi: GaussianState, noise: Tensor) -> tuple[Tensor, Tensor]:
+        found = None
+        if type(self) is Gaussian and (self.box is None or self.box.boundary == "clamp"):
+            found = drawn_by_kernel(phi.mean, phi.sigma, noise, self.box)
+        return super().draw(phi, noise) if found is None else found
 
     def decode(self, u: Tensor) -> Tensor:
         return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
