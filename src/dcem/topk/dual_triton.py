@@ -85,10 +85,7 @@ def nth_largest(x, good, n):
     """The n-th largest of the good entries, of which there are as many."""
     # Integer keys in the order of the numbers: their bits, flipped if negative. Excluded entries get key 0.
     BITS: tl.constexpr = x.dtype.primitive_bitwidth
-    if BITS == 64:
-        bits = x.to(tl.uint64, bitcast=True)
-    else:
-        bits = x.to(tl.uint32, bitcast=True)
+    bits = x.to(tl.uint64 if BITS == 64 else tl.uint32, bitcast=True)
     top = tl.full((), 1, bits.dtype) << (BITS - 1)
     key = tl.where(good, tl.where(bits >= top, ~bits, bits | top), 0).to(bits.dtype)
     # Bit by bit: the largest number that enough keys reach.
