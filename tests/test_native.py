@@ -180,7 +180,9 @@ def drawn(dtype: torch.dtype, *shape: int) -> list[Tensor]:
 def test_rank_mu_is_that_of_plain_torch(both, floor, n, dtype):
     floor = torch.linspace(0.1, 3, n, dtype=dtype) if floor == "tensor" else floor
     inputs = drawn(dtype, 4, 2, 30, n)
-    found, plain = both(lambda: with_gradients(lambda *x: rank_mu(*x, 0.2, floor, 0.1), *inputs))
+    found, plain = both(
+        lambda: with_gradients(lambda u, w, *last: rank_mu(u, w, last, 0.2, floor, 0.1), *inputs)
+    )
     torch.testing.assert_close(found, plain)
 
 
@@ -189,8 +191,8 @@ def test_derivatives_of_rank_mu():
     inputs = drawn(torch.float64, 2, 8, 12)
     assert rank_mu_rate(effective_samples(inputs[1]), 12).max() * 14 / 3 < 1  # the rate has a derivative
     for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
-        assert check(lambda *x: rank_mu(*x, 1e-3, 1e-9, 1e-9), inputs)
-    assert check(lambda u, w: rank_mu(u, w, *(x.detach() for x in inputs[2:]), 1e-3, 1e-9, 1e-9), inputs[:2])
+        assert check(lambda u, w, *last: rank_mu(u, w, last, 1e-3, 1e-9, 1e-9), inputs)
+    assert check(lambda u, w: rank_mu(u, w, [x.detach() for x in inputs[2:]], 1e-3, 1e-9, 1e-9), inputs[:2])
 
 
 @needs_compiler

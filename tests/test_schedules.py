@@ -112,7 +112,7 @@ def test_smoothing_keeps_its_share_of_the_last_distribution():
             lambda: dcem.DCEM(n_iters=3, smoothing=[0.1, 0.2]),
             r"smoothing as a sequence needs one value .*3.*2",
         ),
-        (lambda: dcem.DCEM(n_iters=2, smoothing=[0.1, 1.2]), r"smoothing must lie in \[0, 1\], got 1.2"),
+        (lambda: dcem.DCEM(n_iters=2, smoothing=[0.1, 1.2]), r"smoothing must lie in \[0, 1\], got 1.2$"),
         (lambda: dcem.MPPI(widen=-1.0), "MPPI: widen must be positive, got -1.0"),
         (lambda: dcem.GradientDescent(n_iters=2, learning_rate=[0.1, 0.0]), "learning_rate must be positive"),
         (lambda: dcem.Fraction(1.0), "Fraction: value must lie between 0 and 1, got 1.0"),

@@ -10,18 +10,16 @@ without other work, as long as threads that wait do not count as busy (OMP_WAIT_
 A run replaces the rows of its own device and keeps the others.
 """
 
-import argparse
 import os
 import platform
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rows import origin, put
+from rows import options, origin, put
 
 from dcem_lab import Agent, pretrained
 from dcem_lab.suite.agents import planner
@@ -74,12 +72,9 @@ def without_kernels(weights: str, changes: dict[str, Any]) -> Agent:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=WEIGHTS, help="only these (all)")
     parser.add_argument("--decisions", type=int, default=DECISIONS, help="how many of each (%(default)s)")
-    parser.add_argument("--output", type=Path, required=True, help="a CSV to put the rows into")
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for weights in given.weights:

@@ -7,16 +7,14 @@ trains. Milliseconds of one forward and backward pass, captured on a CUDA device
 what model and states take. The latent plan has 100 samples and 5 iterations, the full one 1,000 and 10.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from rows import origin, put
+from rows import options, origin, put
 
 from dcem_lab.suite.agents.policy import Policy
 from dcem_lab.suite.online import choose_device
@@ -86,13 +84,10 @@ def _median(go: Callable[[], object], wait: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--spaces", choices=list(SPACES), nargs="+", default=list(SPACES))
     parser.add_argument("--states", type=int, default=STATES)
     parser.add_argument("--tiny", action="store_true", help="small plans, to see that it runs")
-    parser.add_argument("--output", type=Path, required=True, help="a CSV to put the rows into")
     given = parser.parse_args()
     device = choose_device("auto")
     torch.set_float32_matmul_precision("high")

@@ -6,15 +6,14 @@
 On a CUDA device updates run beside planning and the environments, so that shares add up to more than 100 %.
 """
 
-import argparse
 import time
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
-from rows import origin, put
+from rows import options, origin, put
 
 from dcem_lab.suite.agents import Beginning, build
+from dcem_lab.suite.envs.dmc import probe
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.online import choose_device, training_device
 from dcem_lab.suite.planet import PRESETS, Config, environment
@@ -25,11 +24,11 @@ PARTS = ("plan", "update", "env", "record")
 
 def measure(config: Config, steps: int, warmup: int) -> dict[str, float]:
     """Milliseconds of each part and of a whole step, and environment steps per second."""
-    device, loop = training_device(config.device), config.loop
+    device, loop, env = training_device(config.device), config.loop, probe(environment(config))
     with closing(ParallelEnv(environment(config), loop.n_envs, loop.n_workers)) as envs:
-        sizes = envs.single_observation_space.shape[0], envs.single_action_space.shape[0]
+        sizes = env.observation_space.shape[0], env.action_space.shape[0]
         begin = Beginning(RSSM(*sizes, config.world_model))
-        agent = build(envs, config.agent, begin, config.seed, device)
+        agent = build(envs, config.agent_for(env), begin, config.seed, device)
         while agent.collector.episodes < config.collecting.seed_episodes:
             agent.step()
         for _ in range(warmup):
@@ -40,20 +39,16 @@ def measure(config: Config, steps: int, warmup: int) -> dict[str, float]:
             agent.step()
         parts = agent.learners.stopwatch.read()
         step = 1000 * (time.perf_counter() - start) / steps
-    with closing(environment(config)()) as probe:
-        rate = 1000 * loop.n_envs * probe.action_repeat / step
+    rate = 1000 * loop.n_envs * env.action_repeat / step
     return {**{part: parts.get(part, 0.0) for part in PARTS}, "step": step, "env_steps_per_s": rate}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__, required=False)
     parser.add_argument("--preset", choices=list(PRESETS), default="tiny")
     parser.add_argument("--task", default="cheetah-run")
     parser.add_argument("--steps", type=int, default=100, help="measured")
     parser.add_argument("--warmup", type=int, default=20, help="before that, after the seed episodes")
-    parser.add_argument("--output", type=Path, help="a CSV to put the row into; another device's stay")
     given = parser.parse_args()
     config = replace(Config(**PRESETS[given.preset]), task=given.task)
     figures = measure(config, given.steps, given.warmup)

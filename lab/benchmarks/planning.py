@@ -8,18 +8,16 @@ and the 500 that ours have.
 A row says which device it was measured on; a run replaces the rows of its own device and keeps the others.
 """
 
-import argparse
 import os
 import platform
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from rows import origin, put
+from rows import options, origin, put
 from torch import Generator
 
 from dcem_lab import pretrained
@@ -66,13 +64,10 @@ def milliseconds(source: Trained, config: PlannerConfig, states: int, device: to
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     names = pretrained.available()
     parser.add_argument("--weights", nargs="+", choices=names, default=names, help="only these (all)")
-    parser.add_argument("--output", type=Path, required=True, help="a CSV to put the rows into")
     given = parser.parse_args()
     device, load = choose_device(given.device), os.getloadavg()[0]  # other work that will share the machine
     rows: list[dict[str, Any]] = []

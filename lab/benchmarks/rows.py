@@ -1,5 +1,6 @@
 """Rows of measurements that say where they come from, in a CSV that several machines write into."""
 
+import argparse
 import csv
 import datetime
 from collections.abc import Sequence
@@ -10,6 +11,13 @@ import torch
 
 from dcem_lab.runs import facts
 from dcem_lab.runs.files import write_csv
+
+
+def options(about: str | None, required: bool = True) -> argparse.ArgumentParser:
+    """A parser with the script's docstring as its help, and where the rows go."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=required, help="a CSV to put the rows into")
+    return parser
 
 
 def origin(device: torch.device) -> dict[str, Any]:

@@ -11,6 +11,7 @@ Milliseconds of CPU time, medians of runs that take turns; the rows go to result
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -38,12 +39,12 @@ def regression_update(seeds: int, compiled: bool) -> Works:
     parameters = list(energy.parameters())
     optimizer = MemberAdam(parameters, config.lr, config.clip)
     model = Argmin(energy, regression.solver_for(config), 1)
-    update = regression.Update(config, model, optimizer, torch.Generator().manual_seed(0))
+    learn = partial(regression.learn, config, model, optimizer, torch.Generator().manual_seed(0))
     x, y = torch.full((seeds, 1, 1), 2.0), torch.full((seeds, 1, 1), 1.8)
     candidates = [config.sigma * torch.randn(seeds, 1, SAMPLES, 1) for _ in range(ITERATIONS)]
 
-    step, network = (capture(update.update), torch.compile(energy)) if compiled else (update, energy)
-    return {"update": lambda: step(x, y)} | bare(
+    update, network = (capture(learn), torch.compile(energy)) if compiled else (learn, energy)
+    return {"update": lambda: update(x, y)} | bare(
         lambda y: network(x.unsqueeze(-2), y), parameters, candidates
     )
 

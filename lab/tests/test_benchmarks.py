@@ -75,6 +75,17 @@ def test_every_way_to_differentiate_a_plan_is_measured(script, monkeypatch, tmp_
     assert all(float(row["ms"]) > 0 for row in rows)
 
 
+def test_a_step_of_training_is_taken_apart(script, monkeypatch, tmp_path, capsys):
+    loop, path = script("loop"), tmp_path / "loop.csv"
+    words = ["--task=Pendulum-v1", "--steps=2", "--warmup=1", f"--output={path}"]
+    monkeypatch.setattr("sys.argv", ["", *words])
+    loop.main()
+    [row] = csv.DictReader(path.read_text().splitlines())
+    assert (row["preset"], row["task"]) == ("tiny", "Pendulum-v1")
+    assert all(float(row[part]) > 0 for part in (*loop.PARTS, "step", "env_steps_per_s"))
+    assert "environment steps per second" in capsys.readouterr().out
+
+
 def test_the_exact_pendulum_is_that_of_gymnasium(script):
     pendulum, env = script("exact_pendulum").GymnasiumPendulum(), make_env("Pendulum-v1")
     for seed in range(5):
@@ -96,4 +107,4 @@ def test_decisions_are_timed_as_they_ship_and_in_less(script):
     passed, busy = decisions.decide(agent, 2)
     assert busy > 0 and passed > 0
     plain = decisions.without_kernels("cheetah-run-value", {})
-    assert type(plain._plan._imagination).__name__ == "_Imagination"
+    assert type(plain._plan._imagination).__name__ == "_Copied"

@@ -1,6 +1,8 @@
 """Every example runs, on a small budget, and leaves its picture."""
 
 import importlib.util
+import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -18,8 +20,8 @@ SHORT = ["minimize_2d", "learn_the_objective", "layer", "imitation", "pendulum_v
 LONG = ["learned_optimiser", "meta_learning"]
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+def load(name: str, folder: Path = EXAMPLES) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -127,3 +129,12 @@ def test_the_meta_learners_numbers_are_written_for_every_seed(tmp_path):
         for seed in range(2)
         for step in (1, 2)
     ]
+
+
+def test_the_meta_learners_table_has_a_record_of_commit_and_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", sys.path[:])  # which the script extends
+    benchmark = load("run", EXAMPLES.parent / "benchmarks" / "meta_learning")
+    benchmark.main(["--steps", "1", "--seeds", "1", "--out", str(tmp_path)])
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record.keys() >= {"date", "cpu", "cores", "threads", "commit", "torch", "steps"}
+    assert (tmp_path / "meta_learning.csv").exists()

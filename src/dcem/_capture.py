@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor
 from torch.utils import _pytree as pytree
 
+from dcem._checks import check_callable
 from dcem._compile import Program
 
 
@@ -63,8 +64,7 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         eager: int = 0,
         compile: bool = True,
     ) -> None:
-        if not callable(f):
-            raise TypeError(f"capture: f must be callable, got {type(f).__name__}")
+        check_callable("capture: f", f)
         self.f = f
         self.parameters = tuple(parameters)
         self.changes = tuple(changes)
@@ -89,7 +89,7 @@ class capture:  # noqa: N801 (it reads as a function, which is how it is used)
         key = (wants_grad, *((x.shape, x.dtype, x.device, wants_grad and x.requires_grad) for x in inputs))
         if key not in self._graphs:
             make = _GraphWithBackward if wants_grad else _Graph
-            with _explained(), _no_stream_warnings(), _no_garbage_collection(), self._unchanged():
+            with _explained(), _undisturbed(), self._unchanged():
                 self._graphs[key] = make(self, inputs)
         return self._graphs[key](inputs)
 
@@ -147,7 +147,7 @@ class _GraphWithBackward:
         found = iter(grads)
         self.grads = [next(found) if x.requires_grad else None for x in (*self.inputs, *self.parameters)]
         # Keep the buffers, but drop the graph that autograd built while capturing.
-        self.live = [_differentiable(y) for y in self.outputs]
+        self.live = [y.requires_grad for y in self.outputs if isinstance(y, Tensor)]
         self.outputs = [y.detach() if isinstance(y, Tensor) else y for y in self.outputs]
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> Any:
@@ -164,23 +164,16 @@ class _Replay(torch.autograd.Function):
         graph.forward_graph.replay()
         ctx.graph = graph
         flat = tuple(y.clone() for y in graph.outputs if isinstance(y, Tensor))
-        ctx.mark_non_differentiable(
-            *(y for y, live in zip(flat, _only_tensors(graph), strict=True) if not live)
-        )
+        ctx.mark_non_differentiable(*(y for y, live in zip(flat, graph.live, strict=True) if not live))
         return flat
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         graph: _GraphWithBackward = ctx.graph
-        live = [g for g, alive in zip(grads, _only_tensors(graph), strict=True) if alive]
-        _fill(graph.output_grads, live)
+        _fill(graph.output_grads, [g for g, live in zip(grads, graph.live, strict=True) if live])
         graph.backward_graph.replay()
         return None, None, *(None if g is None else g.clone() for g in graph.grads)
-
-
-def _only_tensors(graph: _GraphWithBackward) -> list[bool]:
-    return [live for y, live in zip(graph.outputs, graph.live, strict=True) if isinstance(y, Tensor)]
 
 
 def _differentiable(y: Any) -> bool:
@@ -216,25 +209,20 @@ def _recorded(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
 
 
 @contextmanager
-def _no_stream_warnings() -> Iterator[None]:
-    """Parameters may have been used on another stream; capturing waits for it, so the warning is moot."""
+def _undisturbed() -> Iterator[None]:
+    """Pause garbage collection: freeing, for example, another graph calls CUDA and breaks the capture.
+
+    And a warning: parameters may have been used on another stream, but capturing waits for it.
+    """
     set_warning = torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
     set_warning(False)
     try:
         yield
     finally:
         set_warning(True)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection: freeing, for example, another graph calls CUDA and breaks the capture."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
         if enabled:
             gc.enable()
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from torch.utils import _pytree as pytree
 from dcem._checks import is_transformed
 from dcem.backward import Backward
 from dcem.solvers import Record, Solver
-from dcem.solvers.base import Evaluate, Influence
 
 Objective = Callable[[Tensor], Tensor]
 Answer = tuple[Tensor, Tensor | None]
@@ -29,8 +29,7 @@ _chosen: ContextVar[Program | None] = ContextVar("dcem_program", default=None)
 
 # Random numbers of the objective come from torch's generator; what guards have checked is not checked again.
 HOW: dict[str, Any] = {
-    "backend": "inductor",
-    "options": {"fallback_random": True, "size_asserts": False, "alignment_asserts": False},
+    "options": {"fallback_random": True, "size_asserts": False, "alignment_asserts": False}
 }
 
 
@@ -81,10 +80,8 @@ class Program:
         while self._ways:
             nested = self._ways[0] and solver.stationary and not trace
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter(
-                        "ignore"
-                    )  # the compiler's own warnings: the objective does not run here
+                with warnings.catch_warnings():  # the compiler's own: the objective does not run here
+                    warnings.simplefilter("ignore")
                     last, records, answer = self._compiled(
                         f, solver, backward, state, tuple(noise), trace, cost, nested
                     )
@@ -122,11 +119,10 @@ def _iterate(
 
         def step(state: Any, epsilon: Tensor | None, t: int = t) -> tuple[Any, Record | None]:
             if not nested:
-                return solver.step(_evaluating(f, backward), state, epsilon, t)
+                return solver.step(partial(backward.evaluate, f), state, epsilon, t)
             leaves, structure = pytree.tree_flatten(state)
-            return pytree.tree_unflatten(
-                _region(f, solver, backward, structure, epsilon, *leaves), structure
-            ), None
+            found = _region(f, solver, backward, structure, epsilon, *leaves)
+            return pytree.tree_unflatten(found, structure), None
 
         state, record = backward.wrap(step, t, len(noise))(state, epsilon)
         if trace:
@@ -149,14 +145,6 @@ def _region(
     Its states are flattened: inputs and outputs may only be tensors, and no input may be returned.
     """
     state = pytree.tree_unflatten(leaves, structure)
-    new, _ = solver.step(_evaluating(f, backward), state, epsilon, 0)
-    return [
-        x.clone() if any(x is y for y in leaves) and x is not None else x for x in pytree.tree_leaves(new)
-    ]
-
-
-def _evaluating(f: Objective, backward: Backward) -> Evaluate:
-    def evaluate(x: Tensor, influence: Influence) -> Tensor:
-        return backward.evaluate(f, x, influence)
-
-    return evaluate
+    new, _ = solver.step(partial(backward.evaluate, f), state, epsilon, 0)
+    given = [x for x in leaves if x is not None]
+    return [x.clone() if any(x is y for y in given) else x for x in pytree.tree_leaves(new)]

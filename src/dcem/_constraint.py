@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dcem._checks import over_rows
 from dcem.solvers.base import Record
-from dcem.solvers.schedule import over_rows
 
 # The violation, relative to the worst one, at which a sample hardly counts as feasible any more. Tuned on
 # projections: with a much larger value searches end outside, with a much smaller one gradients at low τ are
@@ -21,10 +21,6 @@ class Constraint:
 
     def __init__(self, g: Callable[[Tensor], Tensor]) -> None:
         self.g = g
-
-    @staticmethod
-    def of(g: Callable[[Tensor], Tensor] | None) -> "Constraint | None":
-        return None if g is None else Constraint(g)
 
     def __call__(self, x: Tensor) -> Tensor:
         """How far points x (*B, N, n) are from feasible, (*B, N): 0 where they are."""

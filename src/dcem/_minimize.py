@@ -3,12 +3,13 @@
 from __future__ import annotations  # torch 2.9 cannot trace those of inner functions
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
-from dcem._checks import all_finite, can_look, name_row
+from dcem._checks import all_finite, can_look, check_callable, name_row
 from dcem._compile import chosen
 from dcem._constraint import Constraint, Incumbent, scores
 from dcem._learned import resolved
@@ -84,8 +85,7 @@ def minimize(
     solver = resolved(solver)
     if not isinstance(backward, Backward):
         raise TypeError(f"minimize: backward must be a mode such as Unroll(), got {backward!r}")
-    if not callable(f):
-        raise TypeError(f"minimize: f must be callable, got {type(f).__name__}")
+    check_callable("minimize: f", f)
     if constraint is not None:
         _check_constraint(constraint, solver, backward)
     resumed = _is_state(x0)
@@ -96,19 +96,18 @@ def minimize(
     else:
         variables = Variables(x0, event_dims)
         f, start = variables.objective(f), variables.flat(x0)
-    constraint = None if constraint is None else variables.objective(constraint)
     proposed = None if proposals is None else variables.candidates(proposals).to(start)
-    options = (proposed, backward, generator, noise, trace, callback, cost, check)
+    g = None if constraint is None else variables.objective(constraint)
     device = start.device.type
-    state = x0 if resumed else None
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        sol = _minimize(_Objective(f), Constraint.of(constraint), solver, start, state, *options)
-    else:
+    own_precision: Any = nullcontext()
+    if device != "meta" and torch.is_autocast_enabled(device):
         # The objective keeps its autocast precision; the solver's own computations use that of x0.
         as_asked = torch.autocast(device, torch.get_autocast_dtype(device))
-        f, constraint = as_asked(f), None if constraint is None else as_asked(constraint)
-        with torch.autocast(device, enabled=False):
-            sol = _minimize(_Objective(f), Constraint.of(constraint), solver, start, state, *options)
+        own_precision = torch.autocast(device, enabled=False)
+        f, g = as_asked(f), None if g is None else as_asked(g)
+    given = _Objective(f), None if g is None else Constraint(g), solver, start, x0 if resumed else None
+    with own_precision:
+        sol = _minimize(*given, proposed, backward, generator, noise, trace, callback, cost, check)
     return sol._replace(x=variables.shaped(sol.x))
 
 
@@ -178,7 +177,7 @@ def _minimize(
                     if not seen:  # the first points are the samples; a solver may ask for more
                         seen.update(values=values, violation=violation)
                     ranked = rank(values)
-                if check or (check is None and can_look(ranked)):
+                if _wanted(check, ranked):
                     _check_values(ranked, t)
                 return ranked
 
@@ -236,8 +235,7 @@ class _Objective:
 
 
 def _check_constraint(constraint: Any, solver: Solver, backward: Backward) -> None:
-    if not callable(constraint):
-        raise TypeError(f"minimize: constraint must be callable, got {type(constraint).__name__}")
+    check_callable("minimize: constraint", constraint)
     if solver.softness(0) is None:
         raise ValueError(
             "minimize: constraint must be left out for a solver that does not choose among samples, "
@@ -267,9 +265,14 @@ def _check_state(solver: Solver, state: Any) -> None:
         )
 
 
+def _wanted(check: bool | None, x: Tensor) -> bool:
+    """Are values of x to be checked? Where nothing is said, only if reading them is free."""
+    return can_look(x) if check is None else check
+
+
 def _check_start(solver: Solver, x0: Tensor, check: bool | None) -> None:
     box = solver.box
-    if box is not None and (check or (check is None and can_look(x0))):
+    if box is not None and _wanted(check, x0):
         inside = box.contains(x0.detach())
         if not inside.all():
             where = name_row(~inside)
@@ -278,7 +281,7 @@ def _check_start(solver: Solver, x0: Tensor, check: bool | None) -> None:
 
 def _check_proposals(points: Tensor | None, check: bool | None) -> None:
     """Points (*B, P, n), within the bounds: one that is not finite spoils the mean, even with weight 0."""
-    if points is None or not (check or (check is None and can_look(points))):
+    if points is None or not _wanted(check, points):
         return
     good = points.isfinite().flatten(-2).all(-1)
     if not good.all():

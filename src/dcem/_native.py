@@ -22,27 +22,20 @@ SOURCE = Path(__file__).with_name("native.cpp")
 _PARALLEL = 32_768  # elements below which more threads cost more than they save; torch's own value
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 _PLAIN = (Tensor, nn.Parameter)
-_POINTER, _INT, _LONG, _REAL = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_double
-_ARGUMENTS = {
-    "soft_topk": [_LONG] * 2
-    + [_POINTER, _REAL, _POINTER, _REAL, _POINTER, _REAL, _INT, _REAL, _INT]
-    + [_POINTER] * 3,
-    "soft_topk_backward": [_LONG] * 2 + [_POINTER] * 4 + [_REAL, _POINTER] + [_INT] * 2 + [_POINTER] * 3,
-    "moments": [_LONG] * 3 + [_POINTER] * 4 + [_REAL] * 2 + [_POINTER, _REAL, _INT] + [_POINTER] * 4,
-    "moments_backward": [_LONG] * 3 + [_POINTER] * 4 + [_REAL] + [_POINTER] * 5 + [_INT] + [_POINTER] * 4,
-    "refit": [_LONG] * 3
-    + [_POINTER] * 4
-    + [_REAL] * 3
-    + [_INT]
-    + [_REAL] * 3
-    + [_POINTER, _REAL, _INT]
-    + [_POINTER] * 4,
-    "refit_backward": [_LONG] * 3
-    + [_POINTER] * 7
-    + [_REAL, _INT, _REAL]
-    + [_POINTER] * 3
-    + [_INT]
-    + [_POINTER] * 4,
+# Every kernel's arguments: integers (l, i), a double (d) or a pointer (p).
+KERNELS = {
+    "soft_topk": "ll pdpdpd idi ppp",
+    "soft_topk_backward": "ll ppppdp ii ppp",
+    "moments": "lll ppppddpd i pppp",
+    "moments_backward": "lll ppppd ppppp i pppp",
+    "refit": "lll pppp ddd i dddpd i pppp",
+    "refit_backward": "lll ppppppp did ppp i pppp",
+}
+_C_TYPES: dict[str, Any] = {
+    "l": ctypes.c_int64,
+    "i": ctypes.c_int,
+    "d": ctypes.c_double,
+    "p": ctypes.c_void_p,
 }
 OPERATORS = torch.library.Library("dcem", "FRAGMENT")  # the kernels as operators that torch.compile knows
 
@@ -87,11 +80,11 @@ def kernels() -> dict[tuple[str, torch.dtype], Any]:
     if found is None:
         return {}
     table = {}
-    for name, arguments in _ARGUMENTS.items():
-        for dtype, suffix in _DTYPES.items():
-            function = getattr(found, f"{name}_{suffix}")
-            function.argtypes = arguments
-            table[name, dtype] = function
+    for dtype, suffix in _DTYPES.items():
+        addresses = (ctypes.c_void_p * len(KERNELS)).in_dll(found, f"kernels_{suffix}")
+        for address, (name, arguments) in zip(addresses, KERNELS.items(), strict=True):
+            types = [_C_TYPES[letter] for letter in arguments if letter != " "]
+            table[name, dtype] = ctypes.CFUNCTYPE(ctypes.c_int, *types)(address)
     return table
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.utils import _pytree as pytree
 
+from dcem._checks import check_callable
 from dcem._learned import register_settings
 from dcem._minimize import Solution, fixed_noise, minimize
 from dcem.backward import Backward, Unroll
@@ -51,8 +52,7 @@ class Argmin(nn.Module):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        if not callable(energy):
-            raise TypeError(f"Argmin: energy must be callable, got {type(energy).__name__}")
+        check_callable("Argmin: energy", energy)
         shape = (n,) if isinstance(n, int) else tuple(n)
         if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
             raise ValueError(f"Argmin: n must be a positive integer or a shape of them, got {n!r}")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dcem._checks import all_finite, can_look
+from dcem._checks import all_finite, can_look, check_count
 from dcem._graph import zero_with_graph
 from dcem._implicit import implicit
 from dcem.solvers.base import Influence, Solver
@@ -94,8 +94,7 @@ class Truncate(Backward):
     n: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or self.n < 1:
-            raise ValueError(f"Truncate: n must be a positive integer, got {self.n!r}")
+        check_count("Truncate: n", self.n)
 
     def check(self, solver: Solver, state: Any) -> None:
         if self.n < solver.n_iters and solver.moving(state) is not None:

@@ -53,6 +53,16 @@ template <class A, class F> double sum(int64_t n, F term) {
   return total;
 }
 
+// work(row, scratch) for every row, each by one thread, which has room for so many numbers.
+template <class T, class F> void over_rows(int64_t rows, int threads, int64_t room, F work) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    std::vector<T> scratch(room);
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++) work(row, scratch.data());
+  }
+}
+
 template <class T> constexpr double small_step() { return sizeof(T) == 4 ? 3e-4 : 1e-8; }
 
 // Newton's method on logit(mean σ(a + ν)), from the moments of a = (x - mean) scale; false for steep rows.
@@ -186,47 +196,42 @@ int soft_topk(int64_t rows, int64_t n, const T* x, double k, const T* ks, double
   const T infinity = std::numeric_limits<T>::infinity(), sign = flags & kLowest ? -1 : 1;
   if (!(flags & kFiniteOnly) && std::count(x, x + rows * n, sign * infinity)) return 1;
   const double tiny = std::numeric_limits<T>::min(), eps = std::numeric_limits<T>::epsilon();
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    std::vector<T> scratch(3 * n);
-#pragma omp for
-    for (int64_t row = 0; row < rows; row++) {
-      const T* xr = x + row * n;
-      T *yr = y + row * n, *zr = z + row * n;
-      const int64_t count = count_finite(n, xr);
-      const bool copied = count < n || (flags & kLowest);
-      if (copied) leave_out(n, xr, xr, scratch.data(), sign);
-      const T* xs = copied ? scratch.data() : xr;
-      const double divisor = std::max<int64_t>(count, 1);
-      const double mean = sum<double>(count, [=](int64_t i) { return double(xs[i]); }) / divisor;
-      const T centre = T(mean);
-      const double spread = std::sqrt(
-          sum<double>(count, [=](int64_t i) { const double d = double(xs[i]) - centre; return d * d; }) / divisor);
-      const bool informative = spread > std::max(4 * eps * std::abs(mean), tiny);
-      T* out = stats + kStats * row;
-      out[0] = centre;
-      out[1] = T(!(flags & kStandardize) ? 1 : informative ? 1 / spread : 0);
-      out[3] = T(count);
-      if ((flags & kHalf) && count) scale_by_half(count, xs, scratch.data() + n, out);
-      const double scale = out[1];
-      out[2] = !(flags & kGate) || spread > digits * eps * std::abs(mean);
-      const double kr = ks ? ks[row] : k, tr = taus ? taus[row] : tau;
-      const auto solve = [&](double tau) {
-        const double inv = std::min(scale / std::max(tau, tiny), 1 / tiny);
-        if (kr >= count) std::fill(zr, zr + count, infinity);
-        else if (!solve_smooth(count, xs, centre, inv, spread, kr, zr))
-          solve_steep(count, xs, inv, kr, zr, scratch.data() + n);
-      };
-      solve(tr);
+  over_rows<T>(rows, threads, 3 * n, [=](int64_t row, T* scratch) {
+    const T* xr = x + row * n;
+    T *yr = y + row * n, *zr = z + row * n;
+    const int64_t count = count_finite(n, xr);
+    const bool copied = count < n || (flags & kLowest);
+    if (copied) leave_out(n, xr, xr, scratch, sign);
+    const T* xs = copied ? scratch : xr;
+    const double divisor = std::max<int64_t>(count, 1);
+    const double mean = sum<double>(count, [=](int64_t i) { return double(xs[i]); }) / divisor;
+    const T centre = T(mean);
+    const double spread = std::sqrt(
+        sum<double>(count, [=](int64_t i) { const double d = double(xs[i]) - centre; return d * d; }) / divisor);
+    const bool informative = spread > std::max(4 * eps * std::abs(mean), tiny);
+    T* out = stats + kStats * row;
+    out[0] = centre;
+    out[1] = T(!(flags & kStandardize) ? 1 : informative ? 1 / spread : 0);
+    out[3] = T(count);
+    if ((flags & kHalf) && count) scale_by_half(count, xs, scratch + n, out);
+    const double scale = out[1];
+    out[2] = !(flags & kGate) || spread > digits * eps * std::abs(mean);
+    const double kr = ks ? ks[row] : k, tr = taus ? taus[row] : tau;
+    const auto solve = [&](double tau) {
+      const double inv = std::min(scale / std::max(tau, tiny), 1 / tiny);
+      if (kr >= count) std::fill(zr, zr + count, infinity);
+      else if (!solve_smooth(count, xs, centre, inv, spread, kr, zr))
+        solve_steep(count, xs, inv, kr, zr, scratch + n);
+    };
+    solve(tr);
 #pragma omp simd
-      for (int64_t i = 0; i < count; i++) yr[i] = sigmoid(zr[i]);
-      if (slope_tau > tr) solve(slope_tau);
-      if (count < n) {
-        fill_in(n, xr, count, yr, T(0));
-        fill_in(n, xr, count, zr, -infinity);
-      }
+    for (int64_t i = 0; i < count; i++) yr[i] = sigmoid(zr[i]);
+    if (slope_tau > tr) solve(slope_tau);
+    if (count < n) {
+      fill_in(n, xr, count, yr, T(0));
+      fill_in(n, xr, count, zr, -infinity);
     }
-  }
+  });
   return 0;
 }
 
@@ -236,84 +241,78 @@ void soft_topk_backward(int64_t rows, int64_t n, const T* x, const T* g, const T
                         const T* taus, int flags, int threads, T* gx, T* gk, T* gtau) {
   const double tiny = std::numeric_limits<T>::min();
   const T sign = flags & kLowest ? -1 : 1;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    std::vector<T> scratch(3 * n);
-#pragma omp for
-    for (int64_t row = 0; row < rows; row++) {
-      const T *xr = x + row * n, *gr = g + row * n, *zr = z + row * n;
-      T* out = gx + row * n;
-      const int64_t count = count_finite(n, xr);
-      if (count < n) {
-        T* parts = scratch.data();
-        leave_out(n, xr, gr, parts + n);
-        leave_out(n, xr, zr, parts + 2 * n);
-        leave_out(n, xr, xr, parts, sign);
-        gr = parts + n, zr = parts + 2 * n;
-      }
-      if (count == n && sign < 0) leave_out(n, xr, xr, scratch.data(), sign);
-      const T* xs = count < n || sign < 0 ? scratch.data() : xr;
-      T least = std::numeric_limits<T>::infinity();
-      for (int64_t i = 0; i < count; i++) least = std::min(least, std::abs(zr[i]));
-      if (gk) gk[row] = 0;
-      if (gtau) gtau[row] = 0;
-      if (std::isinf(least) || !stats[kStats * row + 2]) {  // decided once and for all, or rounding
-        std::fill(out, out + n, T(0));
-        continue;
-      }
-      // s = y (1 - y) is e^-|z| / (1 + e^-|z|)², here relative to the largest, so that it never underflows.
-      const T peak = exponential(-least);
-      T total = 0, product = 0;
-#pragma omp simd reduction(+ : total, product)
-      for (int64_t i = 0; i < count; i++) {
-        const T relative = exponential(least - std::abs(zr[i])), below = T(1) + peak * relative;
-        out[i] = relative / (below * below);
-        total += out[i];
-        product += out[i] * gr[i];
-      }
-      const T mean_g = product / total;
-      const double centre = stats[kStats * row], scale = stats[kStats * row + 1];
-      const T inv = T(1 / std::min(std::max(taus ? double(taus[row]) : tau, tiny), 1 / tiny));
-      if (gk) gk[row] = mean_g;
-      T with_z = 0, with_u = 0;
-#pragma omp simd reduction(+ : with_z, with_u)
-      for (int64_t i = 0; i < count; i++) {
-        const T ga = out[i] * peak * (gr[i] - mean_g);
-        with_z += ga * (std::isinf(zr[i]) ? T(0) : zr[i]);
-        out[i] = ga * inv;
-        with_u += out[i] * T((xs[i] - centre) * scale);
-      }
-      if (gtau) gtau[row] = -with_z * inv;
-      if (flags & (kStandardize | kHalf)) {
-        const T of = stats[kStats * row + 3], along = with_u / of;
-        const bool of_all = of == count;
-        T rest = 0, ties = 0;
-#pragma omp simd reduction(+ : rest, ties)
-        for (int64_t i = 0; i < count; i++) {
-          if (of_all || xs[i] >= centre) out[i] -= T((xs[i] - centre) * scale) * along;
-          rest += out[i];
-          ties += xs[i] == centre;
-        }
-        if (flags & kHalf) {  // the centre is an entry: where several are equal, they share its gradient
-          const T share = rest / ties;
-          rest = 0;
-#pragma omp simd reduction(+ : rest)
-          for (int64_t i = 0; i < count; i++) {
-            out[i] -= xs[i] == centre ? share : T(0);
-            rest += out[i];
-          }
-        }
-        // A shift of the row changes nothing: hold that exactly, since what is left is divided by the spread,
-        // and multiplied by whatever all entries share.
-        const T shift = rest / count;
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++) out[i] = (out[i] - shift) * T(scale);
-      }
-      if (sign < 0)
-        for (int64_t i = 0; i < count; i++) out[i] = -out[i];
-      if (count < n) fill_in(n, xr, count, out, T(0));
+  over_rows<T>(rows, threads, 3 * n, [=](int64_t row, T* scratch) {
+    const T *xr = x + row * n, *gr = g + row * n, *zr = z + row * n;
+    T* out = gx + row * n;
+    const int64_t count = count_finite(n, xr);
+    const bool copied = count < n || (flags & kLowest);
+    if (copied) leave_out(n, xr, xr, scratch, sign);
+    const T* xs = copied ? scratch : xr;
+    if (count < n) {
+      leave_out(n, xr, gr, scratch + n);
+      leave_out(n, xr, zr, scratch + 2 * n);
+      gr = scratch + n, zr = scratch + 2 * n;
     }
-  }
+    T least = std::numeric_limits<T>::infinity();
+    for (int64_t i = 0; i < count; i++) least = std::min(least, std::abs(zr[i]));
+    if (gk) gk[row] = 0;
+    if (gtau) gtau[row] = 0;
+    if (std::isinf(least) || !stats[kStats * row + 2]) {  // decided once and for all, or rounding
+      std::fill(out, out + n, T(0));
+      return;
+    }
+    // s = y (1 - y) is e^-|z| / (1 + e^-|z|)², here relative to the largest, so that it never underflows.
+    const T peak = exponential(-least);
+    T total = 0, product = 0;
+#pragma omp simd reduction(+ : total, product)
+    for (int64_t i = 0; i < count; i++) {
+      const T relative = exponential(least - std::abs(zr[i])), below = T(1) + peak * relative;
+      out[i] = relative / (below * below);
+      total += out[i];
+      product += out[i] * gr[i];
+    }
+    const T mean_g = product / total;
+    const double centre = stats[kStats * row], scale = stats[kStats * row + 1];
+    const T inv = T(1 / std::min(std::max(taus ? double(taus[row]) : tau, tiny), 1 / tiny));
+    if (gk) gk[row] = mean_g;
+    T with_z = 0, with_u = 0;
+#pragma omp simd reduction(+ : with_z, with_u)
+    for (int64_t i = 0; i < count; i++) {
+      const T ga = out[i] * peak * (gr[i] - mean_g);
+      with_z += ga * (std::isinf(zr[i]) ? T(0) : zr[i]);
+      out[i] = ga * inv;
+      with_u += out[i] * T((xs[i] - centre) * scale);
+    }
+    if (gtau) gtau[row] = -with_z * inv;
+    if (flags & (kStandardize | kHalf)) {
+      const T of = stats[kStats * row + 3], along = with_u / of;
+      const bool of_all = of == count;
+      T rest = 0, ties = 0;
+#pragma omp simd reduction(+ : rest, ties)
+      for (int64_t i = 0; i < count; i++) {
+        if (of_all || xs[i] >= centre) out[i] -= T((xs[i] - centre) * scale) * along;
+        rest += out[i];
+        ties += xs[i] == centre;
+      }
+      if (flags & kHalf) {  // the centre is an entry: where several are equal, they share its gradient
+        const T share = rest / ties;
+        rest = 0;
+#pragma omp simd reduction(+ : rest)
+        for (int64_t i = 0; i < count; i++) {
+          out[i] -= xs[i] == centre ? share : T(0);
+          rest += out[i];
+        }
+      }
+      // A shift of the row changes nothing: hold that exactly, since what is left is divided by the spread,
+      // and multiplied by whatever all entries share.
+      const T shift = rest / count;
+#pragma omp simd
+      for (int64_t i = 0; i < count; i++) out[i] = (out[i] - shift) * T(scale);
+    }
+    if (sign < 0)
+      for (int64_t i = 0; i < count; i++) out[i] = -out[i];
+    if (count < n) fill_in(n, xr, count, out, T(0));
+  });
 }
 
 // How much of the last variance N weights replace, and its derivative by μ = (Σw)² / Σw²; see `rank_mu`.
@@ -354,38 +353,32 @@ template <class T>
 void moments(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T* last_mean,
              const T* last_sigma, double slowest, double floor, const T* floors, double near, int threads,
              T* mean, T* sigma, T* slope, T* excess) {
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    std::vector<double> scratch(n);
-    double* sums = scratch.data();
-#pragma omp for
-    for (int64_t row = 0; row < rows; row++) {
-      const T *ur = u + row * N * n, *wr = w + row * N;
-      T *mr = mean + row * n, *sr = sigma + row * n, *dr = slope + row * n;
-      const Rate by(N, n, wr, last_mean, slowest);
-      add_samples(N, n, wr, by.total, sums, [=](double p, int64_t i, int64_t j) { return p * ur[i * n + j]; });
-      for (int64_t j = 0; j < n; j++) mr[j] = T(sums[j]);
-      add_samples(N, n, wr, by.total, sums, [=](double p, int64_t i, int64_t j) {
-        const double d = ur[i * n + j] - mr[j];
-        return p * d * d;
-      });
-      if (last_mean) {
-        for (int64_t j = 0; j < n; j++) {
-          const int64_t at = row * n + j;
-          const double move = mr[j] - last_mean[at], last = double(last_sigma[at]) * last_sigma[at];
-          excess[at] = T(sums[j] + move * move - last);
-          sums[j] = by.rate * (sums[j] + move * move) + (1 - by.rate) * last;
-        }
-      }
+  over_rows<double>(rows, threads, n, [=](int64_t row, double* sums) {
+    const T *ur = u + row * N * n, *wr = w + row * N;
+    T *mr = mean + row * n, *sr = sigma + row * n, *dr = slope + row * n;
+    const Rate by(N, n, wr, last_mean, slowest);
+    add_samples(N, n, wr, by.total, sums, [=](double p, int64_t i, int64_t j) { return p * ur[i * n + j]; });
+    for (int64_t j = 0; j < n; j++) mr[j] = T(sums[j]);
+    add_samples(N, n, wr, by.total, sums, [=](double p, int64_t i, int64_t j) {
+      const double d = ur[i * n + j] - mr[j];
+      return p * d * d;
+    });
+    if (last_mean) {
       for (int64_t j = 0; j < n; j++) {
-        const double close = near * mr[j];
-        const double least = (floors ? double(floors[row * n + j]) : floor) + close * close;
-        sr[j] = T(std::sqrt(std::max(sums[j], least)));
-        if (std::isnan(sums[j])) sr[j] = T(sums[j]);
-        dr[j] = sums[j] > least ? T(0.5) / sr[j] : T(0);
+        const int64_t at = row * n + j;
+        const double move = mr[j] - last_mean[at], last = double(last_sigma[at]) * last_sigma[at];
+        excess[at] = T(sums[j] + move * move - last);
+        sums[j] = by.rate * (sums[j] + move * move) + (1 - by.rate) * last;
       }
     }
-  }
+    for (int64_t j = 0; j < n; j++) {
+      const double close = near * mr[j];
+      const double least = (floors ? double(floors[row * n + j]) : floor) + close * close;
+      sr[j] = T(std::sqrt(std::max(sums[j], least)));
+      if (std::isnan(sums[j])) sr[j] = T(sums[j]);
+      dr[j] = sums[j] > least ? T(0.5) / sr[j] : T(0);
+    }
+  });
 }
 
 // With c the mean, or by rank-mu the last one, p = w / Σw, and g the gradient of Σ p (u - c)²:
@@ -395,47 +388,42 @@ void moments_backward(int64_t rows, int64_t N, int64_t n, const T* u, const T* w
                       const T* last_sigma, double slowest, const T* mean, const T* slope, const T* excess,
                       const T* gmean, const T* gsigma, int threads, T* gu, T* gw, T* glast_mean,
                       T* glast_sigma) {
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    std::vector<T> scratch(n + N);
-    T *gvar = scratch.data(), *gp = gvar + n;
-#pragma omp for
-    for (int64_t row = 0; row < rows; row++) {
-      const T *ur = u + row * N * n, *wr = w + row * N, *mr = mean + row * n, *gm = gmean + row * n;
-      const T* cr = last_mean ? last_mean + row * n : mr;
-      const Rate by(N, n, wr, last_mean, slowest);
-      double grate = 0;
-      for (int64_t j = 0; j < n; j++) {
-        const int64_t at = row * n + j;
-        const T g = gsigma[at] * slope[at];
-        gvar[j] = T(by.rate) * g;
-        if (!last_mean) continue;
-        grate += double(g) * excess[at];
-        glast_mean[at] = 2 * gvar[j] * (cr[j] - mr[j]);
-        glast_sigma[at] = T(2 * (1 - by.rate) * g * last_sigma[at]);
-      }
-      const double inv = 1 / by.total;
-      for (int64_t i = 0; i < N; i++) {
-        const T p = T(wr[i] * inv);
-        const T* ui = ur + i * n;
-        T *out = gu + (row * N + i) * n, along = 0;
-#pragma omp simd reduction(+ : along)
-        for (int64_t j = 0; j < n; j++) {
-          const T from = ui[j] - cr[j];
-          along += (ui[j] - mr[j]) * gm[j] + from * from * gvar[j];
-          out[j] = p * (gm[j] + 2 * from * gvar[j]);
-        }
-        gp[i] = along;
-      }
-      double average = 0;
-#pragma omp simd reduction(+ : average)
-      for (int64_t i = 0; i < N; i++) average += wr[i] * inv * gp[i];
-      const double gmu = grate * by.slope * 2 * by.total / by.squares, share = by.total / by.squares;
-#pragma omp simd
-      for (int64_t i = 0; i < N; i++)
-        gw[row * N + i] = T((gp[i] - average) * inv + gmu * (1 - wr[i] * share));
+  over_rows<T>(rows, threads, n + N, [=](int64_t row, T* scratch) {
+    T *gvar = scratch, *gp = gvar + n;
+    const T *ur = u + row * N * n, *wr = w + row * N, *mr = mean + row * n, *gm = gmean + row * n;
+    const T* cr = last_mean ? last_mean + row * n : mr;
+    const Rate by(N, n, wr, last_mean, slowest);
+    double grate = 0;
+    for (int64_t j = 0; j < n; j++) {
+      const int64_t at = row * n + j;
+      const T g = gsigma[at] * slope[at];
+      gvar[j] = T(by.rate) * g;
+      if (!last_mean) continue;
+      grate += double(g) * excess[at];
+      glast_mean[at] = 2 * gvar[j] * (cr[j] - mr[j]);
+      glast_sigma[at] = T(2 * (1 - by.rate) * g * last_sigma[at]);
     }
-  }
+    const double inv = 1 / by.total;
+    for (int64_t i = 0; i < N; i++) {
+      const T p = T(wr[i] * inv);
+      const T* ui = ur + i * n;
+      T *out = gu + (row * N + i) * n, along = 0;
+#pragma omp simd reduction(+ : along)
+      for (int64_t j = 0; j < n; j++) {
+        const T from = ui[j] - cr[j];
+        along += (ui[j] - mr[j]) * gm[j] + from * from * gvar[j];
+        out[j] = p * (gm[j] + 2 * from * gvar[j]);
+      }
+      gp[i] = along;
+    }
+    double average = 0;
+#pragma omp simd reduction(+ : average)
+    for (int64_t i = 0; i < N; i++) average += wr[i] * inv * gp[i];
+    const double gmu = grate * by.slope * 2 * by.total / by.squares, share = by.total / by.squares;
+#pragma omp simd
+    for (int64_t i = 0; i < N; i++)
+      gw[row * N + i] = T((gp[i] - average) * inv + gmu * (1 - wr[i] * share));
+  });
 }
 
 // What a refit keeps for its derivatives, in one piece of rows · (N + kStats + 2 n) numbers.
@@ -475,46 +463,11 @@ void refit_backward(int64_t rows, int64_t N, int64_t n, const T* values, const T
 
 }  // namespace
 
-#define INSTANCES(T, NAME)                                                                                  \
-  extern "C" int soft_topk_##NAME(int64_t rows, int64_t n, const T* x, double k, const T* ks, double tau,   \
-                                  const T* taus, double slope_tau, int flags, double digits, int threads,   \
-                                  T* y, T* z, T* stats) {                                                   \
-    return soft_topk(rows, n, x, k, ks, tau, taus, slope_tau, flags, digits, threads, y, z, stats);         \
-  }                                                                                                         \
-  extern "C" void soft_topk_backward_##NAME(int64_t rows, int64_t n, const T* x, const T* g, const T* z,    \
-                                            const T* stats, double tau, const T* taus, int flags,           \
-                                            int threads, T* gx, T* gk, T* gtau) {                           \
-    soft_topk_backward(rows, n, x, g, z, stats, tau, taus, flags, threads, gx, gk, gtau);                   \
-  }                                                                                                         \
-  extern "C" void moments_##NAME(int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T* last_mean,\
-                                 const T* last_sigma, double slowest, double floor, const T* floors,         \
-                                 double near, int threads, T* mean, T* sigma, T* slope, T* excess) {         \
-    moments(rows, N, n, u, w, last_mean, last_sigma, slowest, floor, floors, near, threads, mean, sigma,     \
-            slope, excess);                                                                                  \
-  }                                                                                                          \
-  extern "C" void moments_backward_##NAME(                                                                   \
-      int64_t rows, int64_t N, int64_t n, const T* u, const T* w, const T* last_mean, const T* last_sigma,   \
-      double slowest, const T* mean, const T* slope, const T* excess, const T* gmean, const T* gsigma,       \
-      int threads, T* gu, T* gw, T* glast_mean, T* glast_sigma) {                                            \
-    moments_backward(rows, N, n, u, w, last_mean, last_sigma, slowest, mean, slope, excess, gmean, gsigma,   \
-                     threads, gu, gw, glast_mean, glast_sigma);                                              \
-  }                                                                                                          \
-  extern "C" void refit_##NAME(int64_t rows, int64_t N, int64_t n, const T* values, const T* u,              \
-                               const T* last_mean, const T* last_sigma, double k, double tau,                \
-                               double slope_tau, int flags, double digits, double slowest, double floor,     \
-                               const T* floors, double near, int threads, T* weights, T* mean, T* sigma,     \
-                               T* keep) {                                                                    \
-    refit(rows, N, n, values, u, last_mean, last_sigma, k, tau, slope_tau, flags, digits, slowest, floor,    \
-          floors, near, threads, weights, mean, sigma, keep);                                                \
-  }                                                                                                          \
-  extern "C" void refit_backward_##NAME(                                                                     \
-      int64_t rows, int64_t N, int64_t n, const T* values, const T* u, const T* last_mean,                   \
-      const T* last_sigma, const T* weights, const T* mean, T* keep, double tau, int flags, double slowest,  \
-      const T* gweights, const T* gmean, const T* gsigma, int threads, T* gvalues, T* gu, T* glast_mean,     \
-      T* glast_sigma) {                                                                                      \
-    refit_backward(rows, N, n, values, u, last_mean, last_sigma, weights, mean, keep, tau, flags, slowest,   \
-                   gweights, gmean, gsigma, threads, gvalues, gu, glast_mean, glast_sigma);                  \
-  }
+// In the order of `KERNELS` in dcem/_native.py.
+#define KERNELS(T)                                                                                         \
+  {reinterpret_cast<void*>(&soft_topk<T>), reinterpret_cast<void*>(&soft_topk_backward<T>),                \
+   reinterpret_cast<void*>(&moments<T>),   reinterpret_cast<void*>(&moments_backward<T>),                  \
+   reinterpret_cast<void*>(&refit<T>),     reinterpret_cast<void*>(&refit_backward<T>)}
 
-INSTANCES(float, float32)
-INSTANCES(double, float64)
+extern "C" void* kernels_float32[] = KERNELS(float);
+extern "C" void* kernels_float64[] = KERNELS(double);

@@ -110,7 +110,7 @@ def test_equals_pycma_run_for_run_given_the_same_samples(n, n_samples):
 
 
 @pytest.mark.parametrize("normalize", [True, False, "half"])
-@pytest.mark.parametrize("n_samples", [1, 2, 7, 20])
+@pytest.mark.parametrize("n_samples", [2, 7, 20])
 def test_vanishing_tau_is_the_hard_ranking(n_samples, normalize):
     values = torch.randn(4, n_samples)
     soft, hard = (
@@ -256,6 +256,7 @@ def test_the_population_grows_with_the_dimension():
         ({"tau": -1.0}, ValueError, r"tau must be >= 0, got -1.0"),
         ({"tau": torch.tensor(0.0)}, ValueError, r"tau must be > 0 where it is a tensor, got 0.0"),
         ({"n_samples": 0}, ValueError, r"n_samples must be a positive integer, got 0"),
+        ({"n_samples": 1}, ValueError, r"n_samples must be at least 2, since samples are ranked, got 1"),
         ({"distribution": None}, TypeError, r"distribution must be one such as Gaussian\(\)"),
     ],
 )

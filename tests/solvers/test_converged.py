@@ -99,6 +99,18 @@ def test_a_low_temperature_has_the_gradient_of_a_warmer_one_and_its_own_answer()
     assert 0.1 < cold.norm() < 10  # its own derivative is zero nearly everywhere
 
 
+@pytest.mark.parametrize("kind", [dcem.DCEM, dcem.CMAES])
+def test_low_temperatures_share_the_second_derivative_of_a_warmer_one(kind):
+    v, c = torch.randn(2, 20, dtype=torch.float64)
+
+    def second(tau: float) -> Tensor:
+        solver = kind(n_samples=20, tau=tau)
+        return torch.autograd.functional.hessian(lambda v: solver.weights(v, 0) @ c, v)
+
+    cold, colder = second(1e-4), second(1e-5)
+    assert cold.abs().max() > 0.1 and torch.allclose(cold, colder)
+
+
 @pytest.mark.parametrize("tau", [0.0, torch.tensor(0.001)])
 def test_hard_and_learned_temperatures_go_through(tau):
     theta = torch.tensor([0.4, -0.3], requires_grad=True)

@@ -283,7 +283,7 @@ def test_half_precision(dtype, tau, distribution, generator):
         ({"n_iters": -1}, ValueError, r"n_iters must be a positive integer, got -1"),
         ({"n_elite": 101}, ValueError, r"n_elite must satisfy 0 < n_elite <= n_samples = 100, got 101"),
         ({"n_elite": 0}, ValueError, r"n_elite must satisfy 0 < n_elite <= n_samples = 100, got 0"),
-        ({"n_elite": torch.tensor([5, 200])}, ValueError, r"n_elite must satisfy .*got \[5, 200\]"),
+        ({"n_elite": torch.tensor([5, 200])}, ValueError, r"n_elite must satisfy .*got 200"),
         ({"n_elite": [5] * 9 + [101]}, ValueError, r"n_elite must satisfy .*got 101"),
         (
             {"n_elite": [5, 5]},

@@ -46,17 +46,20 @@ def test_it_is_the_answer_of_that_temperature():
 
 def test_the_root_is_differentiated_implicitly():
     v, k, ess = torch.randn(2, 9), torch.tensor(2.5), torch.tensor([4.0, 6.0]).unsqueeze(-1)
-    assert torch.autograd.gradcheck(temperature_for, [x.requires_grad_() for x in (v, k, ess)])
+    inputs = [x.requires_grad_() for x in (v, k, ess)]
+    assert torch.autograd.gradcheck(temperature_for, inputs)
+    assert torch.autograd.gradgradcheck(temperature_for, inputs)
 
 
-def test_the_derivative_of_a_whole_solve():
+def test_first_and_second_derivatives_of_a_whole_solve():
     noise = 1.2 * torch.randn(2, 2, 8, 2)
 
     def solve(theta, ess):
         solver = DCEM(n_samples=8, n_elite=2, n_iters=2, ess=ess)
         return minimize(lambda x: torch.cosh(x - theta).sum(-1), solver, torch.zeros(2, 2), noise=noise).x
 
-    assert torch.autograd.gradcheck(solve, [x.requires_grad_() for x in (torch.randn(2), torch.tensor(5.0))])
+    inputs = [x.requires_grad_() for x in (torch.randn(2), torch.tensor(5.0))]
+    assert torch.autograd.gradcheck(solve, inputs) and torch.autograd.gradgradcheck(solve, inputs)
 
 
 def test_rows_without_a_temperature_that_would_do_stay_finite():
@@ -70,8 +73,8 @@ def test_rows_without_a_temperature_that_would_do_stay_finite():
     ("settings", "words"),
     [
         ({"tau": 0.5, "ess": 20}, r"tau must be left out where ess is given, got tau=0.5"),
-        ({"ess": 100}, r"ess must lie between n_elite and n_samples = 100, got 100"),
-        ({"ess": 5}, r"ess must lie between n_elite and n_samples = 100, got 5, with n_elite = 10"),
+        ({"ess": 100}, r"ess must lie between n_elite = 10 and n_samples = 100, got 100"),
+        ({"ess": 5}, r"ess must lie between n_elite = 10 and n_samples = 100, got 5"),
         ({"ess": [20, 10]}, r"ess as a sequence needs one value per iteration \(10\), got 2"),
     ],
 )

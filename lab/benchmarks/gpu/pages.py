@@ -4,10 +4,11 @@ A floor is the time that the bytes and operations which the work cannot do witho
 measured on the machine, whichever is longer.
 """
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from dcem_lab.runs.files import write_csv
 
 HEADER = ["case", "what", "ms", "ratio", "MB", "GFLOP", "floor, ms", "ms / floor"]
 
@@ -44,14 +45,7 @@ class Table:
 
 def write(folder: Path, table: Table, rates: dict[str, float]) -> None:
     rows = [[row.case, row.what, *table.figures(row, rates)] for row in table.rows]
-    write_rows(folder / f"{table.name}.csv", HEADER, rows)
-
-
-def write_rows(path: Path, header: list[str], rows: list[list[Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in rows)
+    write_csv(folder / f"{table.name}.csv", HEADER, rows, digits=6)
 
 
 def markdown(table: Table, rates: dict[str, float]) -> str:

@@ -14,7 +14,9 @@ import torch
 import triton
 import work
 from clock import ceilings
-from pages import Table, grid, heading, markdown, write, write_rows
+from pages import Table, grid, heading, markdown, write
+
+from dcem_lab.runs.files import write_csv
 
 MAKERS = {"lml": work.lml, "dcem": work.solve, "plan": work.plan, "update": work.update}
 
@@ -44,7 +46,7 @@ def main() -> None:
         summary.append(f"## Overhead\n\n{grid(beside, overhead(tables['dcem']))}\n")
     if args.only is None:
         header, goals = ["what", "measured", "limit", "holds"], targets(tables)
-        write_rows(args.out / "targets.csv", header, goals)
+        write_csv(args.out / "targets.csv", header, goals, digits=6)
         summary.append(f"## Targets\n\n{grid(header, goals)}\n")
     (args.out / "tables.md").write_text("\n".join([*pages, *summary]))
     print("\n".join([pages[0], *summary]))

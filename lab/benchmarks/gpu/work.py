@@ -3,9 +3,9 @@
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 from clock import Run, as_graph, draw, median_ms, tf32, without_grad
@@ -54,7 +54,8 @@ def _lml(batch: int, n: int, *released: float | None) -> list[Row]:
             Row(case, "dcem, captured", median_ms(as_graph(f)), moved),
             Row(case, "dcem", median_ms(f), moved),
         ]
-        with _plain_lml():
+        # the module, which the function of its name hides
+        with mock.patch.object(importlib.import_module("dcem.topk.lml"), "fused", None):
             found += [
                 Row(case, "dcem without its kernel, captured", median_ms(as_graph(f)), moved),
                 Row(case, "dcem without its kernel", median_ms(f), moved),
@@ -71,24 +72,9 @@ def _lml(batch: int, n: int, *released: float | None) -> list[Row]:
     return forward + rows("forward+backward", both, 5 * size, released[1])
 
 
-@contextlib.contextmanager
-def _plain_lml() -> Iterator[None]:
-    module: Any = importlib.import_module("dcem.topk.lml")  # whose name in the package is the function's
-    kernel = module.fused
-    module.fused = None
-    yield
-    module.fused = kernel
-
-
-@contextlib.contextmanager
-def fused() -> Iterator[None]:
+def fused() -> contextlib.AbstractContextManager[Any]:
     """With the experimental kernels between evaluations of the objective: what is captured keeps them."""
-    before = os.environ.get("DCEM_FUSED")
-    os.environ["DCEM_FUSED"] = "1"
-    yield
-    os.environ.pop("DCEM_FUSED")
-    if before is not None:
-        os.environ["DCEM_FUSED"] = before
+    return mock.patch.dict(os.environ, DCEM_FUSED="1")
 
 
 def solve() -> Table:

@@ -9,7 +9,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from dcem_lab.commands.exits import FAILED, INTERRUPTED, USAGE, UsageError
+from dcem_lab.commands.exits import FAILED, INTERRUPTED, USAGE, UsageError, missing
 from dcem_lab.terminal import FolderError, keep_streams, printable, stoppable_imports
 
 # name: (module of `commands` whose `main` takes the arguments and returns the exit code, a line of help)
@@ -45,15 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = int(importlib.import_module(f"dcem_lab.commands.{COMMANDS[command][0]}").main(rest))
         sys.stdout.flush()
         return code
+    except ModuleNotFoundError as error:
+        said, code = missing(error), USAGE
     except (UsageError, FolderError) as error:
-        print(f"{name}: {printable(error)}", file=sys.stderr)
-        return USAGE
+        said, code = str(error), USAGE
     except OSError as error:
-        print(f"{name}: {printable(error)}", file=sys.stderr)
-        return FAILED
+        said, code = str(error), FAILED
     except KeyboardInterrupt:
-        print(f"{name}: stopped", file=sys.stderr)
-        return INTERRUPTED
+        said, code = "stopped", INTERRUPTED
+    print(f"{name}: {printable(said)}", file=sys.stderr)
+    return code
 
 
 def _parsed(given: Sequence[str]) -> tuple[str, list[str]]:

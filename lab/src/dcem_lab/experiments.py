@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import Any, Protocol, cast
-
-from dcem_lab.runs import Run
+from typing import Any
 
 EXPERIMENTS: dict[str, str] = {
     "regression": "dcem_lab.regression.experiment",
@@ -34,23 +32,19 @@ EXPERIMENTS: dict[str, str] = {
 }
 
 
-class Experiment(Protocol):
-    """The interface of an experiment's module."""
-
-    Config: type[Any]
-    PRESETS: dict[str, dict[str, object]]
-
-    def run(self, config: Any, run: Run) -> None: ...
-
-
-def load(name: str) -> Experiment:
+def load(name: str) -> Any:
     """The module of an experiment, by its name here or, for one of your own, by its dotted module path."""
     if name not in EXPERIMENTS and "." not in name:
         near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"there is no experiment {name!r}; {hint}known: {', '.join(EXPERIMENTS)}")
-    module = importlib.import_module(EXPERIMENTS.get(name, name))
+    try:
+        module = importlib.import_module(EXPERIMENTS.get(name, name))
+    except ModuleNotFoundError as error:
+        if name.split(".")[0] != error.name:  # something that the experiment needs
+            raise
+        raise ValueError(f"there is no module {name!r} to train") from error
     for needed in ("Config", "PRESETS", "run"):
         if not hasattr(module, needed):
             raise ValueError(f"{module.__name__} must define {needed} to be an experiment")
-    return cast(Experiment, module)
+    return module

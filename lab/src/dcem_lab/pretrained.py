@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dcem_lab.runs.files import read_small, seal, unseal, write_bytes
 from dcem_lab.runs.tensors import read_tensors, write_tensors
+from dcem_lab.terminal import FolderError
 
 _INSTALLED = Path(__file__).parent / "weights"
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "weights"  # in a checkout
@@ -22,7 +23,7 @@ _MANIFEST = "manifest.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
-class PretrainedError(RuntimeError):
+class PretrainedError(FolderError):
     """Weights are unknown, damaged or cannot be saved."""
 
 

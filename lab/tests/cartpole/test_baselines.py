@@ -134,6 +134,18 @@ def test_the_best_of_a_grid_ships_by_name(grid_run, tmp_path):
     assert shipped.load("cartpole-2", tmp_path)(train.validation_states(2)).actions.shape == (2, 20, 1)
 
 
+def test_a_grid_of_one_is_exported_and_ships(tmp_path):
+    settings = train.SMALL | {"latent_dims": (2,), "taus": (1.0,), "seeds": (0,), "updates": 1}
+    config = grid.Config(**settings, device="cpu")
+    with Run(tmp_path / "run", config, tensorboard=False, experiment="cartpole-grid") as run:
+        grid.run(config, run)
+    [kept] = export_run(tmp_path / "run", tmp_path / "results", keep=grid.keep)
+    header, row = (line.split(",") for line in (kept / "curve.csv").read_text().splitlines())
+    shipped.ship(tmp_path / "run", "one", folder=tmp_path)
+    cost = pretrained.describe("one", tmp_path)["validation_cost"]
+    assert float(row[header.index("best_cost")]) == cost
+
+
 @pytest.mark.slow
 def test_the_only_dimension_of_a_grid_ships_under_the_name_itself(tmp_path):
     settings = train.SMALL | {"updates": 2, "validation_states": 1}
@@ -177,7 +189,7 @@ def test_pictures_are_written_for_the_latent_spaces_there_are(grid_run, tmp_path
 
 
 def test_closed_loop_successes_are_counted(tmp_path):
-    path = closed_loop.write(tmp_path, ["cartpole-2"], count=2)
+    path = closed_loop.write(tmp_path, {"cartpole-2": shipped.load("cartpole-2")}, count=2)
     header, *rows = [line.split(",") for line in path.read_text().splitlines()]
     assert header[5] == "stay_up" and [row[:3] for row in rows] == [["cartpole-2", "1000", "2"]]
     still = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]).expand(60, 3, 5).clone()

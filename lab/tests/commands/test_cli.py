@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dcem_lab import cli, experiments
-from dcem_lab.commands import bench, exits, overrides, train, values
+from dcem_lab.commands import bench, exits, export, overrides, train, values
 from dcem_lab.commands.launchers import LAUNCHERS
 from dcem_lab.commands.settings_help import descriptions
 from dcem_lab.runs import load_checkpoint, read_record, read_records
@@ -147,12 +147,15 @@ def test_every_registered_experiment_keeps_the_contract():
             assert overrides.read_config(config, []) == config
 
 
-def test_a_missing_package_is_named(monkeypatch, capsys):
-    def load(name):
+@pytest.mark.parametrize(
+    ("module", "function", "words"), [(experiments, "load", "train planet"), (export, "keep", "export a")]
+)
+def test_a_missing_package_is_named(module, function, words, monkeypatch, capsys):
+    def load(*_):
         raise ModuleNotFoundError("No module named 'mujoco'", name="mujoco")
 
-    monkeypatch.setattr(experiments, "load", load)
-    assert cli.main(["train", "planet"]) == 2
+    monkeypatch.setattr(module, function, load)
+    assert cli.main(words.split()) == 2
     assert "the module 'mujoco' is not installed; in a checkout, run pip install" in capsys.readouterr().err
 
 

@@ -6,6 +6,7 @@ from dcem_lab import cli, pretrained
 from dcem_lab.cartpole import grid as cartpole_grid
 from dcem_lab.cartpole import study as cartpole_study
 from dcem_lab.cartpole.scores import Score, read_scores, write_scores
+from dcem_lab.cartpole.train import members_of
 from dcem_lab.commands import evaluate, exits, play, reproduce
 from dcem_lab.commands.reproduce import Training
 
@@ -64,7 +65,7 @@ def test_what_ships_for_the_control_suite_is_evaluated_once(tmp_path, monkeypatc
 
 def test_a_simulator_that_is_missing_is_no_failure(tmp_path, monkeypatch, capsys):
     def refuse(words):
-        raise exits.MissingError("mujoco")
+        raise ModuleNotFoundError("No module named 'mujoco'", name="mujoco")
 
     monkeypatch.setattr(evaluate, "main", refuse)
     monkeypatch.setattr(pretrained, "available", lambda: ["cheetah-run"])
@@ -83,7 +84,7 @@ def test_the_study_is_completed_once(tmp_path, monkeypatch):
     done = []
 
     def reevaluate(folder, root):
-        names = [member.name for member in cartpole_grid.members_of(cartpole_study.read_record(folder))]
+        names = [member.name for member in members_of(cartpole_study.read_record(folder)["config"])]
         kinds = ("validation", "fresh")
         rows = [Score(name, kind, 0, 1000, -9.0) for name in (*names, "expert-1000-10-10") for kind in kinds]
         done.append(write_scores(root / "reevaluation.csv", rows).name)

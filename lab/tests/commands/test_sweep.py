@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_a_folder_of_another_config_is_not_taken_for_done(capsys):
 
 @pytest.mark.parametrize(("launcher", "module"), [("joblib", "joblib"), ("slurm", "submitit")])
 def test_a_missing_launcher_is_named(launcher, module, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("dcem_lab.commands.sweep.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, module, None)
     assert dcem("seed=0,1", "-m", f"launcher={launcher}") == 2
     shown = capsys.readouterr().err
     assert f"the module '{module}' is not installed; in a checkout, run pip install './lab[sweep]'" in shown

@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from dcem_lab import cli
-from dcem_lab.commands.sweep_status import Status, note_planned, runs_below, status, table
+from dcem_lab.commands.sweep_status import note_planned, runs_below, status, table
 from toy.command import dcem
 
 
@@ -46,7 +47,7 @@ def test_runs_that_have_not_begun_are_listed():
     write_run(root / "b" / "seed0", [], status="running")
     write_run(root / "c" / "seed0", [], status="finished")
     assert runs_below(root) == ["a/seed0", "a/seed1", "b/seed0", "c/seed0"]
-    assert [status(root, run).status for run in runs_below(root)] == [
+    assert [status(root, run)["status"] for run in runs_below(root)] == [
         "not started",
         "not started",
         "running",
@@ -59,9 +60,9 @@ def test_a_running_run_is_seen_by_its_log():
     write_run(Path("all/seed0"), log, status="running", step=10, steps=100, wall_seconds=5.0)
     os.utime("all/seed0/run.json", (0, 0))
     found = status(Path("all"), "seed0")
-    assert (found.step, found.seconds_left, found.metric) == (40, 30.0, "return")
-    assert found.values == (3.0, 3.0, 3.0)
-    assert found.seconds_ago < 60
+    assert (found["progress"], found["left"], found["metric"]) == ("40/100  40%", "30 s", "return")
+    assert [found[head] for head in ("newest", "lowest", "highest")] == ["3", "3", "3"]
+    assert re.fullmatch(r"\d+ s ago", found["seen"])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_damaged_files_are_reported_and_do_not_hide_the_others():
     write_run(Path("all/c"), [], status="finished")
     Path("all/c/log.jsonl").write_text("half\n")
     rows = [status(Path("all"), run) for run in runs_below(Path("all"))]
-    assert [row.status for row in rows] == ["finished", "damaged", "damaged"]
+    assert [row["status"] for row in rows] == ["finished", "damaged", "damaged"]
     assert "b/run.json cannot be read as the record of a run" in table(rows)
 
 
@@ -98,7 +99,7 @@ def test_a_plan_from_elsewhere_stays_inside_the_folder():
 
 
 def test_a_run_without_a_record_of_steps():
-    assert table([Status("a", "running")]).splitlines()[1] == "a    running"
+    assert table([{"run": "a", "status": "running"}]).splitlines()[1] == "a    running"
 
 
 @pytest.mark.parametrize("folder", ["none", "."])
@@ -123,6 +124,13 @@ def test_one_malformed_run_does_not_hide_the_others(capsys):
     shown = capsys.readouterr().out
     assert shown.splitlines()[-1] == "8 runs: 6 damaged, 1 finished, 1 not started"
     assert "bad1: all/bad1/run.json: step must be a whole number from 0, got '3'" in shown
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan")])
+def test_a_time_that_is_no_number_leaves_out_what_is_left(seconds):
+    log = [{"step": 3, "seconds": seconds, "loss": 0.5}]
+    write_run(Path("all/seed0"), log, status="running", step=3, steps=9)
+    assert status(Path("all"), "seed0").get("left", "") in ("", "0 s")
 
 
 def test_what_a_stranger_s_files_say_does_not_reach_the_terminal_as_it_is(capsys):

@@ -1,5 +1,7 @@
 """The fused rollout against steps of the model itself."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -88,7 +90,7 @@ def test_teams(monkeypatch, tile, block, warps, batch, n, hidden, width, members
     from dcem_lab.suite.rssm.fast import rollout_triton as rssm_triton
 
     shape = rssm_triton.Shape(tile, block, 0, warps, 2, team=True)
-    monkeypatch.setattr(rssm_triton, "_shape", lambda rows, pad: shape)
+    monkeypatch.setattr(rssm_triton, "IN_TEAMS", [(math.inf, shape)])
     model, fused = make(activation="gelu", residual=True, hidden=hidden, width=width, members=members)
     for horizon in (1, 2, 12):
         state, actions = problem(model, batch, n, horizon)

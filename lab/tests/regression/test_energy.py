@@ -51,16 +51,6 @@ def test_first_and_second_derivatives():
     assert torch.autograd.gradgradcheck(net, (x, y))
 
 
-def test_first_weights_fill_their_range_and_follow_the_generator():
-    nets = [EnergyNetwork(1, 1, generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
-    assert all(torch.equal(a, b) for a, b in zip(*(net.parameters() for net in nets[:2]), strict=True))
-    assert not torch.equal(nets[0].weights[2], nets[2].weights[2])
-    for weight, fan_in in zip(nets[0].weights, (2, 2, 128, 128, 128), strict=True):
+def test_first_weights_fill_their_range():
+    for weight, fan_in in zip(EnergyNetwork(1, 1).weights, (2, 2, 128, 128, 128), strict=True):
         assert 0.9 < weight.abs().max() * fan_in**0.5 <= 1
-
-
-def test_says_what_is_wrong():
-    with pytest.raises(ValueError, match="hidden must name at least one layer"):
-        EnergyNetwork(1, 1, ())
-    with pytest.raises(ValueError, match="begin with the 3 members, got shapes"):
-        EnergyNetwork(1, 1, members=3)(torch.zeros(2, 1, 1), torch.zeros(2, 5, 1))

@@ -4,25 +4,26 @@ import csv
 import math
 import statistics
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
-from dcem import Argmin
+from dcem import Argmin, _compile, capture
 from dcem_lab import cli
 from dcem_lab.regression.energy import EnergyNetwork
 from dcem_lab.regression.experiment import (
     PRESETS,
     TABLES,
     Config,
-    Method,
-    Schedule,
-    Update,
     dataset,
     iterates,
     keep,
+    learn,
     nearest_minimum,
+    predict,
     run,
     solver_for,
 )
@@ -32,11 +33,10 @@ from dcem_lab.training.members import MemberAdam
 TINY = Config(**PRESETS["tiny"])
 
 
-def build(config: Config, device: str = "cpu") -> tuple[Update, EnergyNetwork]:
+def build(config: Config, device: str = "cpu") -> tuple[Argmin, MemberAdam, torch.Generator]:
     energy = EnergyNetwork(1, 1, config.hidden, members=config.seeds).to(device)
     optimizer = MemberAdam(list(energy.parameters()), config.lr, config.clip).to(device)
-    generator = torch.Generator(device).manual_seed(0)
-    return Update(config, Argmin(energy, solver_for(config), 1), optimizer, generator), energy
+    return Argmin(energy, solver_for(config), 1), optimizer, torch.Generator(device).manual_seed(0)
 
 
 def read(path: Path) -> tuple[list[str], list[list[float]]]:
@@ -96,7 +96,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(stop_at, tmp_path, monkeypatch):
     assert read_record(tmp_path / "broken")["status"] == "finished"
 
 
-@pytest.mark.parametrize("method", Method)
+@pytest.mark.parametrize("method", ["dcem", "gd"])
 def test_training_lowers_the_error(method, tmp_path):
     config = Config(
         method=method, seeds=2, hidden=(32, 32), points=10, batch=10, n_samples=20, n_elite=4,
@@ -109,8 +109,24 @@ def test_training_lowers_the_error(method, tmp_path):
         assert last[f"mse_{seed}"] < 0.6 * first[f"mse_{seed}"]
 
 
+@pytest.mark.parametrize("changes", [{}, {"method": "gd", "n_iters_spread": 1}], ids=["dcem", "gd"])
+def test_compiled_solves_give_the_same_losses(changes, tmp_path, monkeypatch):
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(_compile, "HOW", {"backend": counter})
+    logs = []
+    for compile in (False, True):
+        config = replace(TINY, **changes, updates=8, compile=compile)
+        torch.manual_seed(0)
+        with Run(tmp_path / str(compile), config, tensorboard=False) as folder:
+            run(config, folder)
+        logs.append(read_records(tmp_path / str(compile) / "log.jsonl"))
+        assert (counter.frame_count > 0) == compile
+    for eager, compiled in zip(*logs, strict=True):
+        assert compiled | {"seconds": 0} == pytest.approx(eager | {"seconds": 0}, rel=1e-4)
+
+
 def test_a_cosine_takes_the_learning_rate_to_zero(tmp_path):
-    config = replace(TINY, schedule=Schedule.cosine, lr=0.01, updates=12, eval_every=3)
+    config = replace(TINY, schedule="cosine", lr=0.01, updates=12, eval_every=3)
     with Run(tmp_path, config, tensorboard=False) as folder:
         run(config, folder)
     rates = [row["lr_1"] for row in read_records(tmp_path / "log.jsonl")]
@@ -137,10 +153,10 @@ def test_members_do_not_mix(preset):
     parameters = []
     for target in (-9.0, 9.0):
         torch.manual_seed(0)
-        update, energy = build(config)
+        model, optimizer, generator = build(config)
         for _ in range(3):
-            update(x, torch.tensor([[[1.0]], [[target]]]))
-        parameters.append(list(energy.parameters()))
+            learn(config, model, optimizer, generator, x, torch.tensor([[[1.0]], [[target]]]))
+        parameters.append(list(model.parameters()))
     for a, b in zip(*parameters, strict=True):
         assert torch.equal(a[0], b[0])
     assert not torch.equal(parameters[0][2][1], parameters[1][2][1])
@@ -148,12 +164,12 @@ def test_members_do_not_mix(preset):
 
 def test_a_random_number_of_steps_is_taken():
     config = Config(**PRESETS["gd-steps"], seeds=4, hidden=(8, 8))
-    update, _ = build(config)
+    model, _, generator = build(config)
     x = torch.rand(4, 3, 1)
-    path = iterates(update.model, x, 15, update.generator)  # (S, 15, 3)
+    path = iterates(model, x, 15, generator)  # (S, 15, 3)
     taken = set()
     for _ in range(60):
-        prediction = update.predict(x).mT  # (S, 1, 3)
+        prediction = predict(config, model, generator, x).mT  # (S, 1, 3)
         same = (path == prediction).all(-1)
         assert same.any(-1).all()
         taken |= set((same.int().argmax(-1) + 1).tolist())
@@ -161,11 +177,11 @@ def test_a_random_number_of_steps_is_taken():
 
 
 def test_iterates_are_the_answers_of_shorter_solves():
-    update, _ = build(Config(method=Method.gd, seeds=2, hidden=(8, 8)))
+    model, _, generator = build(Config(method="gd", seeds=2, hidden=(8, 8)))
     x = torch.rand(2, 3, 1)
-    path = iterates(update.model, x, 12, update.generator)
+    path = iterates(model, x, 12, generator)
     for t in (1, 10, 12):
-        torch.testing.assert_close(path[:, t - 1], update.model.solve(x, n_iters=t).x.squeeze(-1))
+        torch.testing.assert_close(path[:, t - 1], model.solve(x, n_iters=t).x.squeeze(-1))
 
 
 @pytest.mark.usefixtures("double")
@@ -198,6 +214,7 @@ def test_every_preset_is_a_config():
         ({"n_iters_spread": 10}, "n_iters_spread must be below n_iters, got 10"),
         ({"eval_iters": 9}, "eval_iters must be at least n_iters, got 9"),
         ({"lr": math.nan}, "lr must be above 0, got nan"),
+        ({"method": "sgd"}, "method must be one of dcem, gd, got 'sgd'"),
     ],
 )
 def test_says_what_is_wrong(changes, message):
@@ -213,12 +230,15 @@ def test_a_captured_update_is_the_eager_one(preset):
     losses, parameters = [], []
     for captured in (True, False):
         torch.manual_seed(0)
-        update, energy = build(config, "cuda")
-        before = update.update(x, y)
+        model, optimizer, generator = build(config, "cuda")
+        eager = partial(learn, config, model, optimizer, generator)
+        changes = [*model.parameters(), *optimizer.buffers()]
+        update = capture(eager, changes=changes, generator=generator) if captured else eager
+        before = eager(x, y)
         for _ in range(20):
-            update(x, y) if captured else update.update(x, y)
-        losses.append((before, update.update(x, y)))
-        parameters.append(list(energy.parameters()))
+            update(x, y)
+        losses.append((before, eager(x, y)))
+        parameters.append(list(model.parameters()))
     for before, after in losses:
         assert (after < before).all()
     if preset == "gd":  # no noise

@@ -23,12 +23,12 @@ from PIL import Image
 
 from dcem_lab import cli, paper, study
 from dcem_lab.commands import exits
-from dcem_lab.report import claims, markdown, page, pictures
+from dcem_lab.report import claims, markdown, pictures
 from dcem_lab.report.charts import Dots, dots
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.templates import code, part
-from dcem_lab.suite import cards
+from dcem_lab.suite import cards, numbers
 from dcem_lab.suite import section as dmc
 from made_up import EPISODES, write_questions, write_record, write_rows
 
@@ -239,7 +239,7 @@ def test_the_command_refuses_a_folder_that_is_not_there(tmp_path, capsys):
 
 
 def test_evaluations_beside_the_paper(sources, text):
-    found = {(e.task, e.controller): e for e in dmc.read_evaluations(sources.results)}
+    found = {(e.task, e.controller): e for e in numbers.read_evaluations(sources.results)}
     full = found["cheetah-run", "full-cem"]
     assert np.median(full.totals) == 701 and full.sampled == "10,000"
     _, low, high = full.interval
@@ -300,7 +300,7 @@ def test_runs_that_answer_a_question_stand_aside(sources):
     write_rows(folder / "curve.csv", columns, [[200_000, 1, 1, 41.2, 43.4]])
     write_record(folder)
     try:
-        aside = {one.preset: one.aside for one in dmc.read_trainings(sources.results / "planet")}
+        aside = {one.preset: one.aside for one in numbers.read_trainings(sources.results / "planet")}
         shown = Text(study.build_page(sources)).sections["dmc"]
     finally:
         shutil.rmtree(folder.parent)
@@ -309,7 +309,7 @@ def test_runs_that_answer_a_question_stand_aside(sources):
 
 
 def test_curves_are_read_at_the_steps_of_others(sources, text):
-    cheetah, _ = dmc.read_trainings(sources.results / "planet")
+    cheetah, _ = numbers.read_trainings(sources.results / "planet")
     assert (cheetah.task, cheetah.preset, len(cheetah.curves)) == ("cheetah-run", "best", 2)
     table = text["dmc"]
     assert "ours, best 2 30 150 300 600" in table  # means over two seeds, one apart
@@ -318,7 +318,7 @@ def test_curves_are_read_at_the_steps_of_others(sources, text):
 
 
 def test_a_run_that_goes_on_from_another_is_not_counted_by_its_own_steps(sources):
-    cheetah, _ = dmc.read_trainings(sources.results / "planet")
+    cheetah, _ = numbers.read_trainings(sources.results / "planet")
     on = {seed: record | {"config": {"source": "cheetah-run"}} for seed, record in cheetah.records.items()}
     trainings = [cheetah, replace(cheetah, preset="annealed", records=on)]
     phase = dmc._phase("planet", sources.results, trainings)
@@ -328,7 +328,7 @@ def test_a_run_that_goes_on_from_another_is_not_counted_by_its_own_steps(sources
 
 
 def test_a_single_evaluation_can_be_seen(sources):
-    (latent,) = dmc.read_trainings(sources.results / "embed")
+    (latent,) = numbers.read_trainings(sources.results / "embed")
     curve = {name: values[:1] for name, values in latent.curves[0].items()}
     drawn = dmc._curves([replace(latent, curves=[curve])], "latent-dcem", "latent DCEM", "eval_median")
     assert re.search(r'd="M[\d.]+ ([\d.]+)L[\d.]+ \1"', drawn)
@@ -359,8 +359,8 @@ def test_what_failed_on_the_control_suite_is_said(tmp_path):
         folder = tmp_path / "embed" / f"cheetah-run-{name}" / "seed0"
         write_rows(folder / "curve.csv", ["env_steps", "eval_mean"], [[100, 300], [200, mean]])
         write_record(folder)
-    evaluations = dmc.read_evaluations(tmp_path)
-    sits, offline = dmc.failures(evaluations, dmc.read_trainings(tmp_path / "embed"))
+    evaluations = numbers.read_evaluations(tmp_path)
+    sits, offline = dmc.failures(evaluations, numbers.read_trainings(tmp_path / "embed"))
     assert (
         "walker-walk: latent DCEM either works or fails. Of 50 episodes, 20 around 100, 30 around 900" in sits
     )
@@ -381,7 +381,7 @@ def test_plans_stand_beside_what_they_earn(sources, text):
     before = path.read_text()
     path.write_text(before + "cheetah-run,full-cem,cheetah-run,1000,10,10000,1.42,8.7,cuda,a GPU,8,0.1\n")
     try:
-        first = dmc.planning_rows(sources.results)[0]
+        first = numbers.planning_rows(sources.results)[0]
     finally:
         path.write_text(before)
     assert (first["CPU, one state"], first["GPU, one state"]) == ("2,346 ms", "1.42 ms")
@@ -412,7 +412,7 @@ def test_a_column_of_a_hundred_dots_stays_low():
 
 def test_a_film_stands_beside_the_returns_of_its_controller(sources):
     [film] = cards.read_films(sources.results / "dmc" / "videos")["cheetah-run", "latent-dcem"]
-    evaluations = dmc.read_evaluations(sources.results)
+    evaluations = numbers.read_evaluations(sources.results)
     found = cards.controller_cards(evaluations, {("cheetah-run", "latent-dcem"): [film]})
     card = found["cheetah-run", "latent-dcem"]
     assert film.address in card and "return 123, a failure" in card and "101 episodes, median 900" in card
@@ -446,7 +446,7 @@ HOSTILE = "<!--<script>alert(1)</script><b>\u2028"
 
 
 def test_data_cannot_end_its_script():
-    built = page.build([Section("a", "A", Markup(), data={"some-data": {"a": HOSTILE}})])
+    built = study.page_of([Section("a", "A", Markup(), data={"some-data": {"a": HOSTILE}})])
     inner = built.partition('id="some-data">')[2].partition("</script>")[0]
     assert json.loads(inner) == {"a": HOSTILE}
     assert "<" not in inner

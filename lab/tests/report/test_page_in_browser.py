@@ -11,8 +11,7 @@ import torch
 
 import dcem
 from dcem_lab import study
-from dcem_lab.report import page
-from dcem_lab.report.charts import Mark, panel, rows
+from dcem_lab.report.charts import Mark, rows
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section
 from dcem_lab.report.templates import part
@@ -88,11 +87,13 @@ def test_markup_in_names_does_nothing(browser, tmp_path):
     hostile = "<!--<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
     mark = Mark(hostile, "c0", 1.0)
     body = part("table", [{hostile: hostile, "b": hostile}], hostile)
-    body += panel(hostile, rows(hostile, [(hostile, [mark])], Scale(0, 2), hostile), [("c0", hostile)])
+    body += part(
+        "panel", hostile, rows(hostile, [(hostile, [mark])], Scale(0, 2), hostile), [("c0", hostile)]
+    )
     data = {"some-data": {hostile: [hostile]}}
     path = tmp_path / "page.html"
     path.write_text(
-        page.build([Section("a", hostile, body, failures=[hostile], data=data)]), encoding="utf-8"
+        study.page_of([Section("a", hostile, body, failures=[hostile], data=data)]), encoding="utf-8"
     )
     tab = browser.new_page()
     tab.goto(path.as_uri())

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from dcem_lab.runs import RunError, load_checkpoint, read_record, read_records
-from dcem_lab.runs.record import continued_record
+from dcem_lab.runs.record import continued_record, recorded
 from toy.experiment import Config
 from toy.training import train
 
@@ -117,3 +117,14 @@ def test_a_run_killed_before_its_record_can_begin_again(tmp_path):
     (tmp_path / "log.jsonl").touch()
     train(tmp_path, Config(updates=2))
     assert read_record(tmp_path)["status"] == "finished"
+
+
+def test_a_measurement_is_recorded_unless_it_fails(tmp_path):
+    with pytest.raises(ArithmeticError), recorded(tmp_path, "python -m measure"):
+        raise ArithmeticError
+    assert list(tmp_path.iterdir()) == []
+    with recorded(tmp_path, "python -m measure") as record:
+        record["length"] = 3
+    written = json.loads((tmp_path / "run.json").read_text())
+    assert (written["command"], written["length"]) == ("python -m measure", 3)
+    assert {"started", "commit", "versions", "machine"} <= written.keys() and written["wall_seconds"] >= 0

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.utils import _pytree as pytree
 
+from dcem._checks import check_callable, check_count
 from dcem._compile import Program
 from dcem._learned import learned, register_settings, resolved
 from dcem._minimize import fixed_noise, minimize
@@ -117,8 +118,7 @@ class MPC(nn.Module):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(horizon, int) or horizon < 1:
-            raise ValueError(f"MPC: horizon must be a positive integer, got {horizon!r}")
+        check_count("MPC: horizon", horizon)
         if not 0 < discount <= 1:
             raise ValueError(f"MPC: discount must satisfy 0 < discount <= 1, got {discount}")
         if value is not None and terminal_cost is not None:
@@ -319,8 +319,8 @@ def _check_search(
         raise ValueError(
             f"MPC: knots must be Knots, or a number of at most horizon = {horizon}, got {knots!r}"
         )
-    if proposals is not None and not callable(proposals):
-        raise TypeError(f"MPC: proposals must be callable, got {type(proposals).__name__}")
+    if proposals is not None:
+        check_callable("MPC: proposals", proposals)
     if decoder is not None and knots is not None:
         raise ValueError("MPC: knots must be left out where there is a decoder, which makes whole sequences")
     if decoder is not None and isinstance(proposals, PolicyProposals):

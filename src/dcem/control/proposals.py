@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from dcem._checks import check_callable, check_count
 from dcem.control.rollout import spread
 from dcem.noise import Normal
 
@@ -34,10 +35,8 @@ class PolicyProposals(nn.Module):
 
     def __init__(self, policy: Callable[[Any], Tensor], n: int = 24, sigma: float | Tensor = 0.2) -> None:
         super().__init__()
-        if not callable(policy):
-            raise TypeError(f"PolicyProposals: policy must be callable, got {type(policy).__name__}")
-        if not isinstance(n, int) or n < 1:
-            raise ValueError(f"PolicyProposals: n must be a positive integer, got {n!r}")
+        check_callable("PolicyProposals: policy", policy)
+        check_count("PolicyProposals: n", n)
         self.policy, self.n = policy, n
         self.register_buffer("sigma", torch.as_tensor(sigma, dtype=torch.get_default_dtype()).clone())
 

@@ -6,11 +6,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from dcem._checks import same
+from dcem._checks import Settings
 from dcem.distributions.box import Box, first_mean
 
 
-class Distribution(ABC):
+class Distribution(Settings, ABC):
     """A family g_φ over R^n, batched over any leading dimensions *B: a frozen record of settings.
 
     Its state φ is a NamedTuple of tensors with at least the fields (or properties) `mean` and `sigma`, both
@@ -40,7 +40,7 @@ class Distribution(ABC):
 
     def decode(self, u: Tensor) -> Tensor:
         """Points of the objective's domain for samples, or for a mean, u (..., n)."""
-        return u
+        return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
 
     def encode(self, x: Tensor) -> Tensor:
         """Samples for points x (..., n) of the objective's domain: the inverse of `decode`."""
@@ -78,11 +78,6 @@ class Distribution(ABC):
     def paced(self, n_iters: int) -> Self:
         """The same family for a search of this many iterations, if its rates depend on that."""
         return self
-
-    def __eq__(self, other: object) -> bool:
-        return same(self, other)
-
-    __hash__ = object.__hash__
 
 
 def over_batch(share: float | Tensor, like: Tensor, batch_ndim: int) -> float | Tensor:

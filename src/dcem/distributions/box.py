@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dcem._checks import same
+from dcem._checks import Settings
 
 Boundary = Literal["clamp", "truncate", "squash"]
 Bound = Any  # a number, a tensor, or an array or sequence for `torch.as_tensor`
@@ -17,7 +17,7 @@ _UNIFORM = 1000.0  # a normal this many times wider than its box is uniform ther
 
 
 @dataclass(frozen=True, eq=False)
-class Box:
+class Box(Settings):
     """low <= x <= high, each a number or a tensor per dimension; infinite where there is no bound.
 
     clamp     samples outside move to the nearest face, as in the paper. Exact and cheap, and an optimum on
@@ -48,11 +48,6 @@ class Box:
         if boundary == "squash" and not all(torch.as_tensor(b).isfinite().all() for b in (low, high)):
             raise ValueError(f"{name}: bounds must be finite for 'squash', got low={low}, high={high}")
         return Box(low, high, boundary)
-
-    def __eq__(self, other: object) -> bool:
-        return same(self, other)
-
-    __hash__ = object.__hash__
 
     def tiled(self, steps: int) -> "Box":
         """The box of ``steps`` points in a row, each of them inside this one."""

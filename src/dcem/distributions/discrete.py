@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dcem._checks import can_look, holds
+from dcem._checks import can_look, check
 from dcem._graph import zero_with_graph
 from dcem.distributions.base import Distribution, over_batch
 from dcem.distributions.box import Box
@@ -55,8 +55,7 @@ class Discrete(Distribution):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if not holds(self.spread, lambda x: (x > 0) & (x <= 1)):
-            raise ValueError(f"{name}: spread must satisfy 0 < spread <= 1, got {self.spread}")
+        check(f"{name}: spread", self.spread, "satisfy 0 < spread <= 1", lambda x: (x > 0) & (x <= 1))
         if not 0 <= self.floor <= 1:
             raise ValueError(f"{name}: floor must satisfy 0 <= floor <= 1, got {self.floor}")
 
@@ -111,9 +110,7 @@ class Bernoulli(Discrete):
     tensor([1., 0., 1., 1.])
     """
 
-    @property
-    def even(self) -> float:
-        return 0.5
+    even = 0.5
 
     def sample(self, phi: Probabilities, noise: Tensor) -> Tensor:
         return (torch.special.ndtr(-noise) < phi.mean.unsqueeze(-2)).to(noise.dtype)

@@ -1,22 +1,14 @@
 """The Gaussian with a full covariance, by its Cholesky factor."""
 
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dcem.distributions.base import Distribution, over_batch
-from dcem.distributions.box import Boundary, Bounds, Box, first_mean
-from dcem.distributions.gaussian import (
-    Estimator,
-    check_estimator,
-    check_sigma,
-    first_sigma,
-    least_variance,
-    near,
-    within,
-)
+from dcem.distributions.base import over_batch
+from dcem.distributions.box import Boundary, Bounds, Box
+from dcem.distributions.gaussian import AnyGaussian, Estimator, least_variance, near
 from dcem.distributions.moments import effective_samples, rank_mu_rate
 
 
@@ -31,7 +23,7 @@ class FullGaussianState(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FullGaussian(Distribution):
+class FullGaussian(AnyGaussian):
     """N(m, L Lᵀ), with a full covariance for correlated dimensions. For tens of dimensions: a refit costs n³.
 
     The covariance is refitted to weighted samples as the variance of a `Gaussian` is: by 'rank-mu' to
@@ -56,25 +48,19 @@ class FullGaussian(Distribution):
     box: Box | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_sigma(self.sigma, "FullGaussian")
-        check_estimator(self.estimator, "FullGaussian")
+        super().__post_init__()
         if self.boundary == "truncate":
             raise ValueError("FullGaussian: boundary must be 'clamp' or 'squash', got 'truncate'")
         if not self.jitter > 0:
             raise ValueError(f"FullGaussian: jitter must be positive, got {self.jitter}")
-        object.__setattr__(self, "box", Box.of(self.bounds, self.boundary, "FullGaussian"))
 
     def init(self, x0: Tensor) -> FullGaussianState:
-        mean = first_mean(self.box, x0, "FullGaussian")
-        sigma = first_sigma(self.sigma, self.box, mean, "FullGaussian")
+        mean, sigma = self.first(x0)
         return FullGaussianState(mean, torch.diag_embed(sigma))
 
     def sample(self, phi: FullGaussianState, noise: Tensor) -> Tensor:
         u = phi.mean.unsqueeze(-2) + noise @ phi.scale_tril.mT
         return self.box.clamp(u) if self.box and self.box.boundary == "clamp" else u
-
-    def decode(self, u: Tensor) -> Tensor:
-        return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
 
     def fit(self, phi: FullGaussianState, u: Tensor, w: Tensor, sigma_min: float) -> FullGaussianState:
         likelihood, n = self.estimator == "likelihood", u.shape[-1]
@@ -112,9 +98,3 @@ class FullGaussian(Distribution):
         mu = effective_samples(w)
         hurry = (mu / (mu + n)).clamp_max(46 / (self.n_iters or 1))
         return torch.maximum(hurry, 0.22 * n * rank_mu_rate(mu, n)).clamp_max(1.0)
-
-    def within(self, box: Box, steps: int = 1) -> Self:
-        return within(self, box, steps)
-
-    def paced(self, n_iters: int) -> Self:
-        return replace(self, n_iters=n_iters)

@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from dcem._checks import holds
+from dcem._checks import check
 from dcem.distributions.base import Distribution
 from dcem.distributions.box import Boundary, Bounds, Box, first_mean, merged
 from dcem.distributions.moments import rank_mu, weighted_moments
@@ -22,8 +22,41 @@ class GaussianState(NamedTuple):
     sigma: Tensor  # (*B, n)
 
 
+class AnyGaussian(Distribution):
+    """What `Gaussian` and `FullGaussian` share: their settings."""
+
+    sigma: float | Tensor | None
+    bounds: Bounds | None
+    boundary: Boundary
+    estimator: Estimator
+    n_iters: int | None
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        check_sigma(self.sigma, name)
+        if self.estimator not in ("rank-mu", "likelihood"):
+            raise ValueError(f"{name}: estimator must be 'rank-mu' or 'likelihood', got {self.estimator!r}")
+        object.__setattr__(self, "box", Box.of(self.bounds, self.boundary, name))
+
+    def first(self, x0: Tensor) -> tuple[Tensor, Tensor]:
+        """The first mean and standard deviation, each (*B, n)."""
+        name = type(self).__name__
+        mean = first_mean(self.box, x0, name)
+        return mean, first_sigma(self.sigma, self.box, mean, name)
+
+    def within(self, box: Box, steps: int = 1) -> Self:
+        tiled = merged(self.box, box.tiled(steps), self.boundary, type(self).__name__)
+        sigma, size = self.sigma, box.low.shape if isinstance(box.low, Tensor) else None
+        if isinstance(sigma, Tensor) and sigma.ndim == 1 and sigma.shape == size:
+            sigma = sigma.repeat(steps)
+        return replace(self, bounds=(tiled.low, tiled.high), sigma=sigma)  # type: ignore[type-var]
+
+    def paced(self, n_iters: int) -> Self:
+        return replace(self, n_iters=n_iters)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True, eq=False)
-class Gaussian(Distribution):
+class Gaussian(AnyGaussian):
     """N(m, diag σ²), refitted to weighted samples.
 
     The mean becomes that of the samples u with their weights p, Σp = 1. The variance, by the estimator:
@@ -57,14 +90,8 @@ class Gaussian(Distribution):
     n_iters: int | None = None
     box: Box | None = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        check_sigma(self.sigma, "Gaussian")
-        check_estimator(self.estimator, "Gaussian")
-        object.__setattr__(self, "box", Box.of(self.bounds, self.boundary, "Gaussian"))
-
     def init(self, x0: Tensor) -> GaussianState:
-        mean = first_mean(self.box, x0, "Gaussian")
-        return GaussianState(mean, first_sigma(self.sigma, self.box, mean, "Gaussian"))
+        return GaussianState(*self.first(x0))
 
     def sample(self, phi: GaussianState, noise: Tensor) -> Tensor:
         mean, sigma = phi.mean.unsqueeze(-2), phi.sigma.unsqueeze(-2)
@@ -79,14 +106,11 @@ class Gaussian(Distribution):
             found = drawn_by_kernel(phi.mean, phi.sigma, noise, self.box)
         return super().draw(phi, noise) if found is None else found
 
-    def decode(self, u: Tensor) -> Tensor:
-        return self.box.squash(u) if self.box and self.box.boundary == "squash" else u
-
     def fit(self, phi: GaussianState, u: Tensor, w: Tensor, sigma_min: float) -> GaussianState:
         last_mean, last_sigma, slowest, least, close = self.estimate(phi, u, sigma_min)
         if last_mean is None or last_sigma is None:
             return GaussianState(*weighted_moments(u, w, least, close))
-        return GaussianState(*rank_mu(u, w, last_mean, last_sigma, slowest, least, close))
+        return GaussianState(*rank_mu(u, w, (last_mean, last_sigma), slowest, least, close))
 
     def estimate(
         self, phi: GaussianState, u: Tensor, sigma_min: float
@@ -98,23 +122,12 @@ class Gaussian(Distribution):
         slowest = min(1.0, 12 * math.sqrt(u.shape[-1]) / (self.n_iters or 1))
         return phi.mean, phi.sigma, slowest, least, close
 
-    def within(self, box: Box, steps: int = 1) -> Self:
-        return within(self, box, steps)
-
-    def paced(self, n_iters: int) -> Self:
-        return replace(self, n_iters=n_iters)
-
 
 def check_sigma(sigma: float | Tensor | None, name: str) -> None:
     if not isinstance(sigma, Real | Tensor | nn.Module | None):
         raise TypeError(f"{name}: sigma must be a number or a tensor, got {sigma!r}")
-    if sigma is not None and not holds(sigma, lambda x: x > 0):
-        raise ValueError(f"{name}: sigma must be positive, got {sigma}")
-
-
-def check_estimator(estimator: str, name: str) -> None:
-    if estimator not in ("rank-mu", "likelihood"):
-        raise ValueError(f"{name}: estimator must be 'rank-mu' or 'likelihood', got {estimator!r}")
+    if sigma is not None:
+        check(f"{name}: sigma", sigma, "be positive", lambda x: x > 0)
 
 
 def first_sigma(sigma: float | Tensor | None, box: Box | None, mean: Tensor, name: str) -> Tensor:
@@ -161,13 +174,3 @@ def _half_width(box: Box | None, u: Tensor) -> float | Tensor:
 def near(u: Tensor) -> float:
     """A floor for the spread relative to the mean: closer samples are equal up to rounding, or nearly so."""
     return 64 * torch.finfo(u.dtype).eps
-
-
-def within(distribution: Any, box: Box, steps: int) -> Any:
-    """A Gaussian of either kind inside a box; see `Distribution.within`."""
-    name, sigma = type(distribution).__name__, distribution.sigma
-    tiled = merged(distribution.box, box.tiled(steps), distribution.boundary, name)
-    size = box.low.shape if isinstance(box.low, Tensor) else None
-    if isinstance(sigma, Tensor) and sigma.ndim == 1 and sigma.shape == size:
-        sigma = sigma.repeat(steps)
-    return replace(distribution, bounds=(tiled.low, tiled.high), sigma=sigma)

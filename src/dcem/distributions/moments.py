@@ -1,4 +1,4 @@
-"""Weighted mean and standard deviation, with a backward pass that reads the samples only a few times."""
+"""Weighted mean and standard deviation: by a kernel, or in torch operations."""
 
 from typing import Any
 
@@ -16,9 +16,10 @@ except ImportError:  # Triton is not installed
     fused = None  # type: ignore[assignment]
 
 
-def weighted_moments(
-    u: Tensor, w: Tensor, least: float | Tensor = 0.0, near: float = 0.0
-) -> tuple[Tensor, Tensor]:
+Moments = tuple[Tensor, Tensor]  # mean and standard deviation, each (*B, n)
+
+
+def weighted_moments(u: Tensor, w: Tensor, least: float | Tensor = 0.0, near: float = 0.0) -> Moments:
     """Mean and standard deviation, each (*B, n), of samples u (*B, N, n) with weights w (*B, N) of any sum.
 
     The variance is at least ``least`` + (near · mean)², and passes no gradient where it would be less.
@@ -28,48 +29,34 @@ def weighted_moments(
     """
     # The root's slope is infinite at 0, where all samples are one point: stop just above.
     floor = least if isinstance(least, Tensor) else max(least, torch.finfo(u.dtype).tiny)
-    natively = _natively(u, w, None, None, 1.0, floor, near)
+    natively = _natively(u, w, None, 1.0, floor, near)
     if natively is not None:
         return natively
-    if is_transformed():
-        return _plain(u, w, floor, near)
     if not isinstance(floor, Tensor) and _use_fused(u, w):
         return fused.moments(u, w, floor, near)
-    return _WeightedMoments.apply(u, w, floor, near)
+    return _plain(u, w, floor, near) if is_transformed() else _WeightedMoments.apply(u, w, floor, near)
 
 
 def rank_mu(
-    u: Tensor,
-    w: Tensor,
-    last_mean: Tensor,
-    last_sigma: Tensor,
-    slowest: float,
-    least: float | Tensor,
-    near: float,
-) -> tuple[Tensor, Tensor]:
-    """As `weighted_moments`, with the variance (1 - c) σ² + c Σ p (u - m)² for the last mean m and σ (*B, n).
+    u: Tensor, w: Tensor, last: Moments, slowest: float, least: float | Tensor, near: float
+) -> Moments:
+    """As `weighted_moments`, with the variance (1 - c) σ² + c Σ p (u - m)² for the last m and σ (*B, n).
 
     p = w / Σw, and c is that of CMA-ES for a diagonal in n dimensions, at least `slowest` and at most 1.
     """
-    natively = _natively(u, w, last_mean, last_sigma, slowest, least, near)
-    return _rank_mu(u, w, last_mean, last_sigma, slowest, least, near) if natively is None else natively
+    natively = _natively(u, w, last, slowest, least, near)
+    return _rank_mu(u, w, *last, slowest, least, near) if natively is None else natively
 
 
 def _rank_mu(
-    u: Tensor,
-    w: Tensor,
-    last_mean: Tensor,
-    last_sigma: Tensor,
-    slowest: float,
-    least: float | Tensor,
-    near: float,
-) -> tuple[Tensor, Tensor]:
+    u: Tensor, w: Tensor, last_mean: Tensor, last_sigma: Tensor, slowest: float, least: Any, near: float
+) -> Moments:
     n = u.shape[-1]
     rate = (rank_mu_rate(effective_samples(w), n) * (n + 2) / 3).clamp(slowest, 1.0)
     mean, sigma = weighted_moments(u, w)
     around_the_last = sigma.square() + (mean - last_mean).square()
     variance = torch.lerp(last_sigma.square(), around_the_last, rate)
-    return mean, torch.maximum(variance, _least(mean.detach(), least, near)).sqrt()
+    return mean, _deviation(variance, mean, least, near)
 
 
 def effective_samples(w: Tensor) -> Tensor:
@@ -83,18 +70,12 @@ def rank_mu_rate(mu: Tensor, n: int) -> Tensor:
 
 
 def _natively(
-    u: Tensor,
-    w: Tensor,
-    last_mean: Tensor | None,
-    last_sigma: Tensor | None,
-    slowest: float,
-    floor: float | Tensor,
-    near: float,
-) -> tuple[Tensor, Tensor] | None:
+    u: Tensor, w: Tensor, last: Moments | None, slowest: float, floor: float | Tensor, near: float
+) -> Moments | None:
     """By the kernel, around the last mean or, without one, the new one; None if it does not apply."""
-    shape = (*u.shape[:-2], u.shape[-1])
-    if u.numel() == 0 or any(last is not None and last.shape != shape for last in (last_mean, last_sigma)):
+    if u.numel() == 0 or any(x.shape != (*u.shape[:-2], u.shape[-1]) for x in last or ()):
         return None
+    last_mean, last_sigma = last or (None, None)
     least, floors = (0.0, floor) if isinstance(floor, Tensor) else (floor, None)
     inputs = u, w, last_mean, last_sigma, slowest, least, floors, near
     if is_transformed():
@@ -108,12 +89,16 @@ def _natively(
     return _NativeMoments.apply(*inputs) if torch.is_grad_enabled() else native.forward(*inputs)[:2]
 
 
-def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
+def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> Moments:
     p = (w / w.sum(-1, keepdim=True)).unsqueeze(-1)
     mean = (p * u).sum(-2, keepdim=True)
     variance = (p * (u - mean).square()).sum(-2)
     mean = mean.squeeze(-2)
-    return mean, torch.maximum(variance, _least(mean.detach(), floor, near)).sqrt()
+    return mean, _deviation(variance, mean, floor, near)
+
+
+def _deviation(variance: Tensor, mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
+    return torch.maximum(variance, _least(mean.detach(), floor, near)).sqrt()
 
 
 def _least(mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
@@ -123,7 +108,7 @@ def _least(mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
 
 def _use_fused(u: Tensor, w: Tensor) -> bool:
     """Does the Triton kernel support this input? It has no gradient."""
-    if fused is None or not u.is_cuda or u.dtype != torch.float32 or u.numel() == 0:
+    if fused is None or not u.is_cuda or u.dtype != torch.float32 or u.numel() == 0 or is_transformed():
         return False
     return not (torch.is_grad_enabled() and (u.requires_grad or w.requires_grad))
 
@@ -133,7 +118,7 @@ class _WeightedMoments(torch.autograd.Function):
     ∂var/∂w_i = (d_i² - var) / Σw."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> Moments:
         ctx.floor, ctx.near = floor, near
         total = w.sum(-1, keepdim=True)
         p = (w / total).unsqueeze(-1)
@@ -168,21 +153,19 @@ class _NativeMoments(torch.autograd.Function):
     """One kernel forward and one backward, on the CPU."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        mean, sigma, *rows = native.forward(*inputs)
-        u, w, last_mean, last_sigma, *ctx.settings = inputs
-        ctx.save_for_backward(u, w, last_mean, last_sigma, mean, *rows)
-        return mean, sigma
+    def forward(ctx: Any, *inputs: Any) -> Moments:
+        output = native.forward(*inputs)
+        native.remember(ctx, inputs, output)
+        return output[:2]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, last_mean, last_sigma, *rows = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return native.gradients(ctx, grads, native.backward)
+        u, w, last_mean, last_sigma, *_ = ctx.saved_tensors
         slowest, floor, floors, near = ctx.settings
-        if torch.is_grad_enabled():
-            floor = floor if floors is None else floors
-            if last_mean is None:
-                return *partials(_plain, (u, w, floor, near), ctx.needs_input_grad, grads), *(None,) * 4
-            inputs = u, w, last_mean, last_sigma, slowest, floor, near
-            return *partials(_rank_mu, inputs, ctx.needs_input_grad, grads), None
-        found = native.backward(u, w, last_mean, last_sigma, slowest, *rows, *grads)
-        return *found, None, None, None, None
+        floor = floor if floors is None else floors
+        if last_mean is None:
+            return *partials(_plain, (u, w, floor, near), ctx.needs_input_grad, grads), *(None,) * 4
+        inputs = u, w, last_mean, last_sigma, slowest, floor, near
+        return *partials(_rank_mu, inputs, ctx.needs_input_grad, grads), None

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from dcem._checks import check_count
 from dcem.distributions.base import Distribution
 from dcem.distributions.box import Box
 
@@ -44,15 +45,16 @@ class Product(Distribution):
         pairs = (tuple(part) if isinstance(part, Sequence) else (part,) for part in self.parts)
         object.__setattr__(self, "parts", tuple(pairs))
         for part in self.parts:
-            if len(part) != 2 or not isinstance(part[0], Distribution) or not _is_positive(part[1]):
+            if len(part) != 2 or not (
+                isinstance(part[0], Distribution) and isinstance(part[1], int) and part[1] > 0
+            ):
                 raise ValueError(
                     "Product: parts must be pairs of a distribution and a positive number of dimensions, "
                     f"got {part}"
                 )
         if not self.parts:
             raise ValueError("Product: parts must hold at least one pair, got none")
-        if not _is_positive(self.steps):
-            raise ValueError(f"Product: steps must be a positive integer, got {self.steps!r}")
+        check_count("Product: steps", self.steps)
 
     @property
     def box(self) -> Box | None:  # type: ignore[override]
@@ -154,7 +156,3 @@ class _Boxes(Box):
         return [
             function(*part) for part in zip(self._boxes, *map(self._product._split, arguments), strict=True)
         ]
-
-
-def _is_positive(number: object) -> bool:
-    return isinstance(number, int) and number >= 1

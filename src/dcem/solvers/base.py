@@ -6,8 +6,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Generator, Tensor
 
-from dcem._checks import same
+from dcem._checks import Settings
 from dcem.distributions.box import Box
+from dcem.distributions.moments import effective_samples
 
 # (x, influence) -> values: x (*B, N, n) are points to evaluate, the values are (*B, N), and
 # influence(values) says how much each can move the result, for backward modes that build a graph for only
@@ -35,10 +36,7 @@ class Record(NamedTuple):
     @property
     def effective_samples(self) -> Tensor | None:
         """(Σw)² / Σw², (*B,): the effective sample size of the update. At τ = 1 it is far above k."""
-        if self.weights is None:
-            return None
-        w = self.weights.clamp_min(0.0)
-        return w.sum(-1).square() / w.square().sum(-1)
+        return None if self.weights is None else effective_samples(self.weights.clamp_min(0.0)).squeeze(-1)
 
     @property
     def n_feasible(self) -> Tensor | None:
@@ -51,7 +49,7 @@ class Record(NamedTuple):
         return (~self.values.isfinite()).sum(-1)
 
 
-class Solver(ABC):
+class Solver(Settings, ABC):
     """A frozen record of settings. A solve is init, then n_iters times (draw, step), then result.
 
     The state is a NamedTuple of tensors (or None, or tuples of them). Noise is drawn outside the step, so
@@ -123,8 +121,3 @@ class Solver(ABC):
     def moving(self, state: Any) -> Tensor | None:
         """Which rows (*B,) are still moving; None where the solver never stops early."""
         return None
-
-    def __eq__(self, other: object) -> bool:
-        return same(self, other)
-
-    __hash__ = object.__hash__

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dcem._checks import holds
+from dcem._checks import check_tau, over_rows
 from dcem.distributions import FullGaussian, Gaussian
 from dcem.distributions.gaussian import least_variance, near
 from dcem.distributions.moments import rank_mu_rate
 from dcem.solvers.elites import is_hard, scaled, slope_of_elites, soft_elites
 from dcem.solvers.sampling import SamplingSolver, SamplingState
-from dcem.solvers.schedule import is_constant, over_rows
+from dcem.solvers.schedule import is_constant
 from dcem.topk.standardize import Scaling
 
 
@@ -57,13 +57,14 @@ class CMAES(SamplingSolver):
     `dcem.backward`. At tau = 0 it is the standard algorithm. See `SamplingSolver` for the other settings.
 
     Args:
-        n_samples: N; None for the usual 4 + ⌊3 ln n⌋ in n dimensions.
+        n_samples: N, at least 2; None for the usual 4 + ⌊3 ln n⌋ in n dimensions.
         distribution: `FullGaussian`, or `Gaussian` for the separable variant, whose cost grows with n instead
             of n³: for hundreds of dimensions. It gives the initial standard deviation and the bounds; its
             estimator is not used. With clamped bounds the worse half is left out, and the covariance adapts
             more slowly: give no bounds if f is defined everywhere.
         tau: temperature of the soft ranks, >= 0; the number 0 for hard ones. A tensor (a scalar, or one value
-            per row) may require gradients.
+            per row) may require gradients. Derivatives at a low temperature are those of a warmer one, as in
+            `DCEM`; here ranks near the first and the last need the highest.
 
     >>> rosenbrock = lambda x: 100 * (x[..., 1] - x[..., 0] ** 2) ** 2 + (1 - x[..., 0]) ** 2
     >>> minimize(rosenbrock, CMAES(n_iters=150), torch.zeros(2)).x.round(decimals=3)
@@ -77,14 +78,14 @@ class CMAES(SamplingSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.n_samples == 1:
+            name = type(self).__name__
+            raise ValueError(f"{name}: n_samples must be at least 2, since samples are ranked, got 1")
         if not isinstance(self.distribution, Gaussian | FullGaussian):
             raise TypeError(
                 f"CMAES: distribution must be a FullGaussian or a Gaussian, got {self.distribution!r}"
             )
-        learned = isinstance(self.tau, Tensor)
-        if not holds(self.tau, lambda x: x > 0 if learned else x >= 0):
-            rule = "> 0 where it is a tensor" if learned else ">= 0"
-            raise ValueError(f"CMAES: tau must be {rule}, got {torch.as_tensor(self.tau).min().item()}")
+        check_tau("CMAES", self.tau)
 
     @property
     def stationary(self) -> bool:

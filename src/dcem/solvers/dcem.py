@@ -1,20 +1,19 @@
 """The differentiable cross-entropy method (Algorithm 1), and at τ = 0 the cross-entropy method."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
 
-import torch
 from torch import Tensor
 
-from dcem._checks import holds
+from dcem._checks import check_tau, over_rows
 from dcem.distributions import Gaussian
 from dcem.solvers.effective import temperature_for
 from dcem.solvers.elites import ScalingOrDone, scaled, slope_of_elites, soft_elites
 from dcem.solvers.refit import refit_by_kernel
 from dcem.solvers.sampling import SamplingSolver, SamplingState
-from dcem.solvers.schedule import Schedule, at, is_constant, over_rows
-from dcem.topk.standardize import Scaling, gated
+from dcem.solvers.schedule import Schedule, at, check_schedule, is_constant, rule
+from dcem.topk.standardize import Scaling
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,13 +35,11 @@ class DCEM(SamplingSolver):
     The defaults are for searching. To train through the search, take `DCEM(tau=1.0, normalize=True)`. The
     paper's algorithm is `DCEM(tau=1.0, normalize=True, distribution=Gaussian(estimator="likelihood"))`.
 
-    A temperature too low for a derivative that is more than noise has the gradient of a warmer one; see
-    `dcem.solvers.elites.soft_elites`.
+    A temperature too low for a derivative that is more than noise has the first and second derivatives of a
+    warmer one; see `dcem.solvers.elites.soft_elites`. Otherwise both are exact.
 
     >>> solver = DCEM(n_samples=200, n_elite=20, n_iters=10, tau=lambda t: 0.8**t)
     """
-
-    _gates: ClassVar[bool] = True
 
     n_elite: Schedule = 10
     tau: Schedule | None = None
@@ -53,33 +50,22 @@ class DCEM(SamplingSolver):
         super().__post_init__()
         if self.tau is not None and self.ess is not None:
             raise ValueError(f"DCEM: tau must be left out where ess is given, got tau={self.tau}")
-        for name, schedule in (("n_elite", self.n_elite), ("tau", self.tau), ("ess", self.ess)):
-            if isinstance(schedule, Sequence) and len(schedule) != self.n_iters:
-                raise ValueError(
-                    f"DCEM: {name} as a sequence needs one value per iteration ({self.n_iters}), "
-                    f"got {len(schedule)}"
-                )
-            for t in range(self.n_iters if isinstance(schedule, Sequence) else 1):
-                if schedule is not None and not callable(schedule):
-                    self._check(name, at(schedule, t))
+        for name in ("n_elite", "tau", "ess"):
+            if getattr(self, name) is not None:
+                check_schedule(f"DCEM: {name}", getattr(self, name), self.n_iters, self._rule(name))
 
-    def _check(self, name: str, value: float | Tensor) -> None:
-        learned = isinstance(value, Tensor)  # must be soft then: the hard top-k passes no gradient
-        if name == "tau" and not holds(value, lambda x: x > 0 if learned else x >= 0):
-            rule = "> 0 where it is a tensor" if learned else ">= 0"
-            raise ValueError(f"DCEM: tau must be {rule}, got {torch.as_tensor(value).min().item()}")
-        if name == "n_elite" and not holds(value, lambda x: (x > 0) & (x <= self.n_samples)):
-            raise ValueError(
-                f"DCEM: n_elite must satisfy 0 < n_elite <= n_samples = {self.n_samples}, "
-                f"got {torch.as_tensor(value).tolist()}"
-            )
-        least = self.n_elite if isinstance(self.n_elite, int | float) else 1
-        if name == "ess" and not holds(value, lambda x: (x > least) & (x < self.n_samples)):
-            raise ValueError(
-                f"DCEM: ess must lie between n_elite and n_samples = {self.n_samples}, "
-                f"got {torch.as_tensor(value).tolist()}"
-                + (f", with n_elite = {least}" if least is self.n_elite else "")
-            )
+    def _rule(self, name: str) -> Callable[[float | Tensor], None]:
+        """The check of a setting's values."""
+        if name == "tau":
+            return partial(check_tau, "DCEM")
+        n_samples = self.n_samples
+        if name == "n_elite":
+            words = f"satisfy 0 < n_elite <= n_samples = {n_samples}"
+            return rule("DCEM: n_elite", words, lambda x: (x > 0) & (x <= n_samples))
+        k = self.n_elite
+        least, low = (k, f"n_elite = {k}") if isinstance(k, int | float) else (1, "n_elite")
+        words = f"lie between {low} and n_samples = {n_samples}"
+        return rule("DCEM: ess", words, lambda x: (x > least) & (x < n_samples))
 
     @property
     def stationary(self) -> bool:
@@ -93,9 +79,7 @@ class DCEM(SamplingSolver):
         return super().refit(state, u, values, t)
 
     def weights(self, values: Tensor, t: int) -> Tensor:
-        if self.ess is None:
-            return soft_elites(*self._at(t, values), gate=True)
-        return gated(soft_elites(*self._at(t, values)), values)
+        return soft_elites(*self._at(t, values))
 
     def slope(self, values: Tensor, t: int) -> Tensor:
         return slope_of_elites(*self._at(t, values))
@@ -115,5 +99,5 @@ class DCEM(SamplingSolver):
     def _setting(self, name: str, schedule: Schedule, t: int, values: Tensor) -> float | Tensor:
         value = at(schedule, t)
         if callable(schedule):
-            self._check(name, value)
+            self._rule(name)(value)
         return over_rows(value, f"DCEM: {name}", values)

@@ -16,9 +16,9 @@ def temperature_for(values: Tensor, k: float | Tensor, ess: float | Tensor) -> T
     """τ (*B, 1) with (Σw)² / Σw² = ess for w = lml(-v, k, τ) and scaled values v (*B, N).
 
     The effective sample size grows with τ, from k to N. Newton's method on its logarithm as a function of
-    log τ finds the root; one more step of it, through which gradients pass, has the root's own derivative
-    (the implicit function theorem). If no temperature fits (for example, all values are equal), τ is the
-    closest one tried, without a gradient.
+    log τ finds the root. Gradients pass through two more steps, with a constant slope: they leave the root
+    where it is, and each makes one more derivative exact, as the implicit function theorem has it. If no
+    temperature fits (for example, all values are equal), τ is the closest one tried, without a gradient.
     """
     v = values.detach()
     k_, ess_ = (x.detach() if isinstance(x, Tensor) else x for x in (k, ess))
@@ -37,8 +37,11 @@ def temperature_for(values: Tensor, k: float | Tensor, ess: float | Tensor) -> T
             log_tau = torch.where(done, log_tau, torch.where(inside, newton, (low + high) / 2))
         error, slope = _excess(v, k_, ess_, log_tau)
     found = (error.abs() < 1e-3) & (slope > 0)
-    moved = _excess(values, k, ess, log_tau)[0] - error
-    return torch.where(found, log_tau - moved / torch.where(found, slope, 1.0), log_tau).exp()
+    slope = torch.where(found, slope, 1.0)
+    for _ in range(2):
+        moved = _excess(values, k, ess, log_tau)[0] - error
+        log_tau = torch.where(found, log_tau - moved / slope, log_tau)
+    return log_tau.exp()
 
 
 def _excess(values: Tensor, k: float | Tensor, ess: float | Tensor, log_tau: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +50,7 @@ def _excess(values: Tensor, k: float | Tensor, ess: float | Tensor, log_tau: Ten
     y = soft_topk(-values, k, tau, finite_only=True)
     square = y.square().sum(-1, keepdim=True)
     error = 2 * y.sum(-1, keepdim=True).log() - square.log() - torch.as_tensor(ess).to(y).log()
-    y = y.detach()
-    a, s = torch.where(values.isfinite(), -values.detach() / tau, 0.0), y * (1 - y)
+    y, v, tau = y.detach(), values.detach(), tau.detach()
+    a, s = torch.where(v.isfinite(), -v / tau, 0.0), y * (1 - y)
     centre = (s * a).sum(-1, keepdim=True) / s.sum(-1, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
     return error, 2 * (y * s * (a - centre)).sum(-1, keepdim=True) / square.detach()

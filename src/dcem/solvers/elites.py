@@ -19,7 +19,7 @@ def scaled(values: Tensor, normalize: Scaling) -> Tensor:
     if normalize == "half":
         return by_better_half(values)
     good = values.isfinite()
-    return torch.where(good, standardize(values, good)[0] if normalize else values, torch.nan)
+    return torch.where(good, standardize(values, good) if normalize else values, torch.nan)
 
 
 def soft_elites(
@@ -28,8 +28,10 @@ def soft_elites(
     """Weights in [0, 1] for values (*B, N) that sum to k, highest for the lowest values: lml(-v, k, tau).
 
     If the temperature is so low that almost no sample is undecided, the derivative is noise: almost always
-    zero, and otherwise huge. Gradients are then those of the lowest temperature with a useful derivative
-    (`lowest_smooth`); the forward pass is unchanged. With `gate`, gradients are those of `gated` weights.
+    zero, and otherwise huge. Derivatives of any order are then those of the lowest temperature with a useful
+    one (`lowest_smooth`); the forward pass is unchanged. Finite differences of the first derivatives, which
+    see the weights themselves change, give other second ones. With `gate`, gradients are those of `gated`
+    weights.
     """
     warmer = slopes_at(values, k, tau, scaling)
     scaling = False if scaling == "done" else scaling

@@ -7,12 +7,13 @@ from typing import NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
+from dcem._checks import check_count
 from dcem._graph import with_gradient
 from dcem.distributions.box import Bounds, Box, first_mean, merged
 from dcem.distributions.gaussian import check_sigma, first_sigma
 from dcem.noise import Normal
 from dcem.solvers.base import Evaluate, Record, Solver
-from dcem.solvers.schedule import Schedule, at, check_schedule, is_constant
+from dcem.solvers.schedule import Schedule, at, check_schedule, is_constant, rule
 
 
 class DescentState(NamedTuple):
@@ -49,15 +50,12 @@ class GradientDescent(Solver):
     bounds: Bounds | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n_iters", "n_samples"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"GradientDescent: {name} must be a positive integer, got {value!r}")
+        check_count("GradientDescent: n_iters", self.n_iters)
+        check_count("GradientDescent: n_samples", self.n_samples)
         if not 0 <= self.momentum < 1:
             raise ValueError(f"GradientDescent: momentum must lie in [0, 1), got {self.momentum}")
-        check_schedule(
-            "GradientDescent: learning_rate", self.learning_rate, self.n_iters, "be positive", lambda x: x > 0
-        )
+        name = "GradientDescent: learning_rate"
+        check_schedule(name, self.learning_rate, self.n_iters, rule(name, "be positive", lambda x: x > 0))
         check_sigma(self.sigma, "GradientDescent")
         object.__setattr__(self, "_box", Box.of(self.bounds, "clamp", "GradientDescent"))
 

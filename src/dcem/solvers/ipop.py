@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dcem._checks import check_count
 from dcem.solvers.cmaes import CMAES
 from dcem.solvers.sampling import SamplingState, in_rows
 from dcem.topk.standardize import resolved
@@ -40,8 +41,7 @@ class IPOP(CMAES):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.restarts, int) or self.restarts < 1:
-            raise ValueError(f"IPOP: restarts must be a positive integer, got {self.restarts!r}")
+        check_count("IPOP: restarts", self.restarts)
         if self.stop_below is not None:
             raise ValueError(f"IPOP: stop_below must be left out, as rows start again, got {self.stop_below}")
         object.__setattr__(self, "returns", "best")

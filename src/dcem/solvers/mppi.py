@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcem._checks import all_finite, can_look, holds
+from dcem._checks import all_finite, can_look, check
 from dcem.solvers.elites import scaled
 from dcem.solvers.sampling import SamplingSolver
 from dcem.solvers.schedule import is_constant
@@ -33,8 +33,7 @@ class MPPI(SamplingSolver):
             raise ValueError(
                 f"MPPI: temperature must be a number or a scalar tensor, got shape {tuple(temperature.shape)}"
             )
-        if not holds(temperature, lambda x: x > 0):
-            raise ValueError(f"MPPI: temperature must be positive, got {temperature}")
+        check("MPPI: temperature", temperature, "be positive", lambda x: x > 0)
 
     @property
     def stationary(self) -> bool:

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcem._checks import holds, same
+from dcem._checks import Settings, check_count, holds
 from dcem._graph import with_gradient
 from dcem.distributions import Distribution, FullGaussian, Gaussian
 from dcem.solvers.base import Evaluate
 
 
 @dataclass(frozen=True, eq=False)
-class Refine:
+class Refine(Settings):
     """Gradient steps from the best samples of an iteration, as candidates of the next one.
 
     A step follows the gradient, preconditioned by the distribution, for a number of standard deviations:
@@ -39,8 +39,7 @@ class Refine:
     lengths: Sequence[float] | Tensor = (0.3, 1.0, 3.0)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or self.n < 1:
-            raise ValueError(f"Refine: n must be a positive integer, got {self.n!r}")
+        check_count("Refine: n", self.n)
         some = isinstance(self.lengths, Tensor | Sequence) and len(self.lengths) > 0
         if not some or not holds(torch.as_tensor(self.lengths), lambda x: x > 0):
             raise ValueError(f"Refine: lengths must be positive numbers, got {self.lengths!r}")
@@ -57,11 +56,6 @@ class Refine:
                 f"{name}: refine must be left out unless the distribution is a Gaussian or a FullGaussian, "
                 f"got {distribution!r}"
             )
-
-    def __eq__(self, other: object) -> bool:
-        return same(self, other)
-
-    __hash__ = object.__hash__
 
     def samples(self, evaluate: Evaluate, distribution: Distribution, phi: Any, best: Tensor) -> Tensor:
         """Samples (*B, count, n) from the best ones (*B, n_best, n)."""

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
 from torch.utils import _pytree as pytree
 
+from dcem._checks import check_count, over_rows
 from dcem.distributions import Distribution, Gaussian
 from dcem.distributions.box import Box
 from dcem.noise import Noise, Normal
 from dcem.solvers.base import Evaluate, Record, Solver
 from dcem.solvers.refine import Refine
-from dcem.solvers.schedule import Schedule, at, check_schedule, over_rows
+from dcem.solvers.schedule import Schedule, at, check_schedule, rule
 from dcem.topk.standardize import Scaling, gated
 
 
@@ -53,7 +54,6 @@ class SamplingSolver(Solver):
     """
 
     State = SamplingState
-    _gates: ClassVar[bool] = False  # does `weights` do the gating itself?
 
     n_samples: int = 100
     n_iters: int = 10
@@ -69,17 +69,11 @@ class SamplingSolver(Solver):
     stop_below: float | None = None
     _paced: Distribution = field(init=False, repr=False)  # `distribution`, set to this number of iterations
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "weights" in vars(cls):  # overridden: rely only on what the subclass declares
-            cls._gates = vars(cls).get("_gates", False)
-
     def __post_init__(self) -> None:
         name = type(self).__name__
         least = self.samples(1)
         for field_name, value in (("n_samples", least), ("n_iters", self.n_iters)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: {field_name} must be a positive integer, got {value!r}")
+            check_count(f"{name}: {field_name}", value)
         if not isinstance(self.keep_elites, int) or not 0 <= self.keep_elites < least:
             raise ValueError(
                 f"{name}: keep_elites must satisfy 0 <= keep_elites < n_samples = {least}, "
@@ -107,8 +101,10 @@ class SamplingSolver(Solver):
             self.refine.check(self.distribution, name)
         if isinstance(self.noise, type) or not hasattr(self.noise, "draw"):
             raise TypeError(f"{name}: noise must have a method draw, got {self.noise!r}")
-        self._check_schedule("smoothing", "lie in [0, 1]", lambda x: (x - 0.5).abs() <= 0.5)
-        self._check_schedule("widen", "be positive", lambda x: x > 0)
+        share = rule(f"{name}: smoothing", "lie in [0, 1]", lambda x: abs(x - 0.5) <= 0.5)
+        check_schedule(f"{name}: smoothing", self.smoothing, self.n_iters, share)
+        factor = rule(f"{name}: widen", "be positive", lambda x: x > 0)
+        check_schedule(f"{name}: widen", self.widen, self.n_iters, factor)
         if self.stop_below is not None and not self.stop_below >= 0:
             raise ValueError(f"{name}: stop_below must be >= 0 or None, got {self.stop_below}")
         object.__setattr__(self, "_paced", self.distribution.paced(self.n_iters))
@@ -134,9 +130,7 @@ class SamplingSolver(Solver):
 
     def refit(self, state: SamplingState, u: Tensor, values: Tensor, t: int) -> tuple[SamplingState, Tensor]:
         """The state after an iteration, from samples u (*B, N, n), their values and their weights."""
-        weights = self.weights(values, t)
-        if not self._gates:
-            weights = gated(weights, values)
+        weights = gated(self.weights(values, t), values)
         return state._replace(phi=self._damped(self.fit(state.phi, u, weights), state.phi, t)), weights
 
     def _damped(self, new: Any, old: Any, t: int) -> Any:
@@ -155,9 +149,6 @@ class SamplingSolver(Solver):
             return value
         value = over_rows(value, f"{type(self).__name__}: {name}", like)
         return value.squeeze(-1) if isinstance(value, Tensor) and value.ndim else value
-
-    def _check_schedule(self, name: str, rule: str, holds_for: Callable[[Tensor], Tensor]) -> None:
-        check_schedule(f"{type(self).__name__}: {name}", getattr(self, name), self.n_iters, rule, holds_for)
 
     @property
     def box(self) -> Box | None:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from dcem._checks import holds
+from dcem._checks import check
 
 Schedule = float | Tensor | Callable[[int], float | Tensor] | Sequence[float | Tensor]
 
@@ -27,35 +26,17 @@ def is_constant(settings: Any) -> bool:
     return not any(callable(value) or isinstance(value, Sequence) for value in values)
 
 
-def check_schedule(
-    name: str, schedule: Schedule, n_iters: int, rule: str, holds_for: Callable[[Tensor], Tensor]
-) -> None:
-    """Raise ValueError if a schedule does not have one value per iteration, or a value breaks the rule."""
+def check_schedule(name: str, schedule: Schedule, n_iters: int, check_one: Callable[[Any], None]) -> None:
+    """Check every value of a schedule; those of a function are unknown until it is called."""
     if isinstance(schedule, Sequence) and len(schedule) != n_iters:
         raise ValueError(
             f"{name} as a sequence needs one value per iteration ({n_iters}), got {len(schedule)}"
         )
-    if callable(schedule):  # its values are unknown until it is called
-        return
-    for t in range(n_iters if isinstance(schedule, Sequence) else 1):
-        value = at(schedule, t)
-        if not holds(value, holds_for):
-            raise ValueError(f"{name} must {rule}, got {torch.as_tensor(value).tolist()}")
+    if not callable(schedule):
+        for value in schedule if isinstance(schedule, Sequence) else [schedule]:
+            check_one(value)
 
 
-def over_rows(value: float | Tensor, name: str, like: Tensor) -> float | Tensor:
-    """A number, or a tensor over the rows (*B,), shaped to broadcast against `like` (*B, N)."""
-    if not isinstance(value, Tensor) or value.ndim == 0:
-        return value.to(like) if isinstance(value, Tensor) else value
-    batch = like.shape[:-1]
-    if not fits(value.shape, batch):
-        raise ValueError(
-            f"{name} must broadcast over the rows {tuple(batch)}, got shape {tuple(value.shape)}"
-        )
-    return value.to(like).unsqueeze(-1)
-
-
-def fits(shape: torch.Size, target: torch.Size) -> bool:
-    """Does a tensor of this shape expand to the target?"""
-    pairs = zip(reversed(shape), reversed(target), strict=False)
-    return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
+def rule(name: str, words: str, holds_for: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
+    """A check that raises ValueError for a number or tensor that breaks the rule."""
+    return lambda value: check(name, value, words, holds_for)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from dcem.topk.standardize import inverse_spread
+
 
 def by_better_half(v: Tensor) -> Tensor:
     """(v - median) / s along the last dimension, with s² the mean of (v - median)² over v <= median.
@@ -25,9 +27,4 @@ def by_better_half(v: Tensor) -> Tensor:
     rounding = (4 * limits.eps * size).clamp_min(limits.tiny)
     better = finite & (d <= 0)
     better = torch.where((better & (d < -rounding)).any(-1, keepdim=True), better, finite)
-    # In double precision, since squares of small or large values leave the range of float32.
-    root = better.sum(-1, keepdim=True).clamp_min(1).to(torch.float64).sqrt()
-    norm = torch.linalg.vector_norm(torch.where(better, d, 0.0), dim=-1, keepdim=True, dtype=torch.float64)
-    informative = norm > rounding * root
-    scale = torch.where(informative, root / torch.where(informative, norm, 1.0), 0.0).to(v.dtype)
-    return torch.where(finite, d * scale, torch.nan)
+    return torch.where(finite, d * inverse_spread(d, better, rounding), torch.nan)

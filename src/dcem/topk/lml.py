@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from dcem._checks import all_finite, can_look, is_transformed
+from dcem._checks import all_finite, can_look, check, check_tau, is_transformed, over_rows
 from dcem._graph import partials, zero_with_graph
-from dcem._native import compiles_natively
+from dcem._native import compiles_natively, kernel
 from dcem.topk import lml_native as native
 from dcem.topk.better_half import by_better_half
-from dcem.topk.dual import from_threshold, inverse, solve
+from dcem.topk.dual import from_threshold, inverse
 from dcem.topk.hard import hard_topk
-from dcem.topk.standardize import Scaling, gated
-from dcem.topk.standardize import standardize as standardized
+from dcem.topk.standardize import Scaling, gated, standardize
 
 try:
     from dcem.topk import lml_triton as fused
@@ -52,8 +51,9 @@ def lml(x: Tensor, k: float | Tensor, tau: float | Tensor = 1.0, dim: int = -1) 
     k, tau = (v if isinstance(v, Tensor) else float(v) for v in (k, tau))
     _check(x, k, tau, dim)
     rows = x.movedim(dim, -1)
-    weights = soft_topk(rows, _as_rows(k, rows, "k"), _as_rows(tau, rows, "tau"))
-    return weights.movedim(-1, dim)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    k, tau = over_rows(k, "lml: k", rows, dtype), over_rows(tau, "lml: tau", rows, dtype)
+    return soft_topk(rows, k, tau).movedim(-1, dim)
 
 
 def soft_topk(
@@ -78,26 +78,32 @@ def soft_topk(
     if x.numel() == 0:
         return x * 0
     if x.dtype in (torch.float16, torch.bfloat16):
-        k, tau, slopes_at = map(_float, (k, tau, slopes_at))
+        wide: Any = (v.float() if isinstance(v, Tensor) else v for v in (k, tau, slopes_at))
+        k, tau, slopes_at = wide
         return soft_topk(x.float(), k, tau, scaling, finite_only, slopes_at, gate, lowest).to(x.dtype)
     if not isinstance(tau, Tensor) and tau == 0:
         return hard_topk(-x if lowest else x, k, finite_only)
-    how = flags(scaling, finite_only, gate, lowest)
     transformed = is_transformed()
-    if transformed and finite_only and compiles_natively(x) and not isinstance(slopes_at, Tensor):
-        return native.traced(x, k, tau, slopes_at, how)
-    if not (transformed or isinstance(slopes_at, Tensor)) and native.serves(x, k, tau):
-        try:
-            inputs = x, k, tau, slopes_at, how
-            return _NativeSoftTopK.apply(*inputs) if torch.is_grad_enabled() else native.forward(*inputs)[0]
-        except native.InfiniteError:
-            pass  # the slow path handles such entries
+    if not isinstance(slopes_at, Tensor):
+        how = flags(scaling, finite_only, gate, lowest)
+        inputs = x, *native.split(k), *native.split(tau), slopes_at or 0.0, how
+        if transformed:
+            if finite_only and compiles_natively(x):
+                return torch.ops.dcem.soft_topk(*inputs)[0]
+        elif kernel("soft_topk", x, k, tau):
+            try:
+                if torch.is_grad_enabled():
+                    return _NativeSoftTopK.apply(*inputs)
+                return native.forward(*inputs)[0]
+            except native.InfiniteError:
+                pass  # the slow path handles such entries
     if lowest:
         x = -x
     if slopes_at is not None:
         y = soft_topk(x, k, tau, scaling, finite_only)
         return y.detach() + zero_with_graph(soft_topk(x, k, slopes_at, scaling, finite_only, None, gate))
-    y = _soft_topk(x, k, tau, scaling, finite_only, transformed)
+    use_fused = fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW and not transformed
+    y = (_fused if use_fused else _plain)(x, k, tau, scaling, finite_only)
     return gated(y, x) if gate else y
 
 
@@ -109,19 +115,6 @@ def flags(scaling: Scaling, finite_only: bool, gate: bool, lowest: bool) -> int:
 _SCALINGS: dict[Scaling, int] = {False: 0, True: native.STANDARDIZE, "half": native.HALF}
 
 
-def _soft_topk(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling, finite_only: bool, transformed: bool
-) -> Tensor:
-    if transformed:
-        return _traced(x, k, tau, scaling, finite_only)
-    use_fused = fused is not None and x.is_cuda and x.shape[-1] <= fused.MAX_ROW
-    if scaling == "half" or not (use_fused or (can_look(x) and all_finite(x))):
-        x, scaling = _ordered(x, scaling, finite_only), False
-    if use_fused:
-        return _FusedSoftTopK.apply(x, k, tau, scaling, finite_only)
-    return _EagerSoftTopK.apply(x, k, tau, scaling)
-
-
 def _ordered(x: Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
     """x, scaled if requested, with infinities for entries that are not finite: they are ranked, but get no
     gradient."""
@@ -130,21 +123,21 @@ def _ordered(x: Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
     if scaling == "half":
         x = -by_better_half(-x)
     elif scaling:
-        x = standardized(x, good)[0]
+        x = standardize(x, good)
     return torch.where(good, x, place)
 
 
-def _traced(
-    x: Tensor,
-    k: float | Tensor,
-    tau: float | Tensor,
-    scaling: Scaling,
-    finite_only: bool,
-    lowest: bool = False,
-) -> Tensor:
-    """The soft top-k without reading values: for compilers, function transforms and second derivatives."""
-    x = -x if lowest else x
-    return _SoftTopK.apply(_ordered(x, scaling, finite_only), k, tau)[0]
+def _fused(x: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
+    if scaling == "half":  # which the kernel does not know
+        x, scaling = _ordered(x, scaling, finite_only), False
+    return _FusedSoftTopK.apply(x, k, tau, scaling, finite_only)
+
+
+def _plain(x: Tensor, k: float | Tensor, tau: float | Tensor, scaling: Scaling, finite_only: bool) -> Tensor:
+    """In torch operations: where there is no kernel, and for second derivatives."""
+    if scaling or not (can_look(x) and all_finite(x)):
+        x = _ordered(x, scaling, finite_only)
+    return _SoftTopK.apply(x, k, tau)[0]
 
 
 class _SoftTopK(torch.autograd.Function):
@@ -154,7 +147,7 @@ class _SoftTopK(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, k: float | Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
-        z = from_threshold(x, k, tau)
+        z = from_threshold(x, k, tau, look=x.is_cpu and not is_transformed())
         return z.sigmoid(), z
 
     @staticmethod
@@ -181,100 +174,50 @@ class _SoftTopK(torch.autograd.Function):
         )
 
 
-class _EagerSoftTopK(torch.autograd.Function):
-    """y alone, including standardisation, with less bookkeeping, which would cost more than a small solve."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool) -> Tensor:
-        u, inv_std = standardized(x) if standardize else (x, None)
-        y, z = solve(u, k, tau)
-        _remember(ctx, (x, k, tau, standardize, False), u, inv_std, y, z)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            return _differentiable_backward(ctx, g)[:4]
-        (x, k, tau, standardize, _), (u, inv_std, y, z) = _recall(ctx)
-        need_x, need_k, need_tau, _ = ctx.needs_input_grad
-        inv = inverse(tau, x)
-        if z is None:
-            s = torch.addcmul(y, y, y, value=-1)
-            sg = s * g
-            gk = sg.sum(-1, keepdim=True) / s.sum(-1, keepdim=True)
-            ga = torch.addcmul(sg, s, gk, value=-1)
-        else:
-            s, p = _slopes(z)
-            gk = (p * g).sum(-1, keepdim=True)
-            ga = s * (g - gk)
-        gtau = None
-        if need_tau:
-            # Σ ga = 0, so the origin of a does not change the product; small numbers are most precise.
-            a = z if z is not None else (u - u.mean(-1, keepdim=True)) * inv
-            gtau = (-_dot(ga, a) * inv).sum_to_size(tau.shape)
-        gx = ga * inv
-        if standardize:
-            gx = torch.addcmul(gx, u, (gx * u).sum(-1, keepdim=True), value=-1 / u.shape[-1])
-            # Enforce shift invariance exactly: any remainder is divided by the spread, and multiplied by
-            # whatever all entries share.
-            gx = (gx - gx.mean(-1, keepdim=True)) * inv_std
-        return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None
-
-
 class _NativeSoftTopK(torch.autograd.Function):
     """One kernel forward and one backward, on the CPU."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
-    ) -> Tensor:
-        y, *rows = native.forward(x, k, tau, slopes_at, flags)
-        _remember(ctx, (x, k, slopes_at or tau, None, flags), *rows)
-        return y
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        output = native.forward(*inputs)
+        native.remember(ctx, inputs, output)
+        return output[0]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (x, k, tau, _, flags), (z, stats) = _recall(ctx)
-        if torch.is_grad_enabled():
-            scaling = "half" if flags & native.HALF else bool(flags & native.STANDARDIZE)
-            inputs = x, k, tau, scaling, True, bool(flags & native.LOWEST)
-            return *_differentiable_backward(ctx, g * stats[..., 2:3], inputs)[:3], None, None
-        need_x, need_k, need_tau, *_ = ctx.needs_input_grad
-        gx, gk, gtau = native.backward(g, x, z, stats, tau, flags, settings=need_k or need_tau)
-        return (
-            gx if need_x else None,
-            gk.sum_to_size(k.shape) if need_k else None,
-            gtau.sum_to_size(tau.shape) if need_tau else None,
-            None,
-            None,
-        )
+        if not torch.is_grad_enabled():
+            return native.gradients(ctx, g, native.backward)
+
+        def formula(x: Tensor, k: float, ks: Tensor | None, tau: float, taus: Tensor | None) -> Tensor:
+            scaling: Scaling = "half" if ctx.flags & native.HALF else bool(ctx.flags & native.STANDARDIZE)
+            x = -x if ctx.flags & native.LOWEST else x
+            return _plain(x, k if ks is None else ks, tau if taus is None else taus, scaling, True)
+
+        x, ks, taus, _, stats = ctx.saved_tensors
+        g = g * stats[..., 2:3]  # 0 where the gate is closed
+        return *partials(formula, (x, ctx.k, ks, ctx.tau, taus), ctx.needs_input_grad, g), None, None
 
 
 class _FusedSoftTopK(torch.autograd.Function):
     """One kernel forward and one backward, on a CUDA device."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        y, *rows = fused.forward(*inputs)
-        _remember(ctx, inputs, *rows)
+    def forward(ctx: Any, x: Tensor, *settings: Any) -> Tensor:
+        y, *rows = fused.forward(x, *settings)
+        ctx.save_for_backward(x, *rows)
+        ctx.settings = settings
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, centre, inv, nu = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _differentiable_backward(ctx, g)
-        (x, k, tau, standardize, _), rows = _recall(ctx)
-        need_x, need_k, need_tau = ctx.needs_input_grad[:3]
-        centre, inv, nu = rows
+            return partials(_plain, (x, *ctx.settings), ctx.needs_input_grad, g)
+        k, tau, standardize, _ = ctx.settings
+        need_x, need_k, need_tau, *_ = ctx.needs_input_grad
         gx, gk, gaa = fused.backward(g, x, centre, inv, nu, standardize, need_tau)
         gtau = (-gaa * inverse(tau, x)).sum_to_size(tau.shape) if need_tau else None
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None, None
-
-
-def _differentiable_backward(ctx: Any, g: Tensor, inputs: Any = None) -> tuple[Tensor | None, ...]:
-    """The gradients as functions of the inputs, for derivatives of any order."""
-    inputs = inputs or _recall(ctx)[0]
-    return partials(_traced, inputs, ctx.needs_input_grad, g)
 
 
 def _slopes(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,37 +234,6 @@ def _dot(ga: Tensor, z: Tensor) -> Tensor:
     return (ga * torch.where(z.isinf(), 0.0, z)).sum(-1, keepdim=True)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], *more: Tensor | None) -> None:
-    """Save inputs, some of them numbers, and further tensors for the backward pass."""
-    ctx.numbers = [None if isinstance(v, Tensor) else v for v in inputs]
-    ctx.save_for_backward(*(v if isinstance(v, Tensor) else None for v in inputs), *more)
-
-
-def _recall(ctx: Any) -> tuple[list[Any], list[Any]]:
-    n = len(ctx.numbers)
-    saved = ctx.saved_tensors
-    inputs = [v if v is not None else number for v, number in zip(saved[:n], ctx.numbers, strict=True)]
-    return inputs, list(saved[n:])
-
-
-def _float(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) else value
-
-
-def _as_rows(value: float | Tensor, x: Tensor, name: str) -> float | Tensor:
-    """A tensor over the rows of x, shaped to broadcast against x."""
-    if not isinstance(value, Tensor):
-        return value
-    try:
-        fits = torch.broadcast_shapes(value.shape, x.shape[:-1]) == x.shape[:-1]
-    except RuntimeError:
-        fits = False
-    if not fits:
-        rows = tuple(x.shape[:-1])
-        raise ValueError(f"lml: {name} must broadcast over the rows {rows}, got shape {tuple(value.shape)}")
-    return value.to(torch.promote_types(x.dtype, torch.float32)).unsqueeze(-1)
-
-
 def _check(x: Tensor, k: float | Tensor, tau: float | Tensor, dim: int) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(
@@ -330,14 +242,5 @@ def _check(x: Tensor, k: float | Tensor, tau: float | Tensor, dim: int) -> None:
     if not -x.ndim <= dim < x.ndim:
         raise ValueError(f"lml: dim must be a dimension of x, whose shape is {tuple(x.shape)}, got {dim}")
     n = x.shape[dim]
-    if not isinstance(k, Tensor) and not 0 < k <= n:
-        raise ValueError(f"lml: k must satisfy 0 < k <= n = {n}, got {k}")
-    if not isinstance(tau, Tensor) and not tau >= 0:
-        raise ValueError(f"lml: tau must be >= 0, got {tau}")
-    for name, value in (("k", k), ("tau", tau)):
-        if not isinstance(value, Tensor) or not can_look(value):
-            continue
-        good = (value > 0) & (value <= n) if name == "k" else value > 0
-        if not good.all():
-            rule = f"0 < k <= n = {n}" if name == "k" else "tau > 0 where it is a tensor"
-            raise ValueError(f"lml: {name} must satisfy {rule}, got {value[~good].flatten()[0].item()}")
+    check("lml: k", k, f"satisfy 0 < k <= n = {n}", lambda k: (k > 0) & (k <= n))
+    check_tau("lml", tau)

@@ -1,7 +1,7 @@
 """The soft top-k on the CPU as one kernel forward and one backward, standardising included.
 
-`forward` and `backward` call it. `traced` is the same as an operator, which `torch.compile` calls unchanged
-from the code it generates for the objective.
+Also as operators, which `torch.compile` calls unchanged from the code it generates for the objective. k and
+tau are numbers, or else tensors over the rows: ks and taus.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcem._native import OPERATORS, kernel, kernels, pointer, threads
+from dcem._native import OPERATORS, kernels, pointer, threads
 from dcem.topk.standardize import DIGITS
 
 STANDARDIZE, FINITE_ONLY, GATE, LOWEST, HALF = 1, 2, 4, 8, 16
@@ -19,13 +19,13 @@ class InfiniteError(ArithmeticError):
     """An entry is +inf and must be ranked: the kernel does not support that."""
 
 
-def serves(x: Tensor, k: float | Tensor, tau: float | Tensor) -> bool:
-    """Does the kernel support these arguments?"""
-    return kernel("soft_topk", x, k, tau) is not None
+def split(value: float | Tensor) -> tuple[float, Tensor | None]:
+    """A number, or a tensor over the rows, as the two arguments that stand for it."""
+    return (0.0, value) if isinstance(value, Tensor) else (float(value), None)
 
 
 def forward(
-    x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int
+    x: Tensor, k: float, ks: Tensor | None, tau: float, taus: Tensor | None, slopes_at: float, flags: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y and z (*B, n), and for every row (*B, 4) its centre, 1 / scale, whether gradients pass, and the
     number of entries behind the scale.
@@ -34,13 +34,11 @@ def forward(
     better HALF; FINITE_ONLY gives +inf weight zero as well; GATE passes no gradients where entries differ
     only by rounding; LOWEST uses -x.
     """
-    x = x.contiguous()
+    x, n = x.contiguous(), x.shape[-1]
     y, z, stats = torch.empty_like(x), torch.empty_like(x), x.new_empty(*x.shape[:-1], 4)
-    k, ks = _rows(k, x)
-    tau, taus = _rows(tau, x)
-    n = x.shape[-1]
+    ks, taus = _expanded(ks, x), _expanded(taus, x)
     refused = kernels()["soft_topk", x.dtype](
-        x.numel() // n, n, x.data_ptr(), k, pointer(ks), tau, pointer(taus), slopes_at or 0.0, flags, DIGITS,
+        x.numel() // n, n, x.data_ptr(), k, pointer(ks), tau, pointer(taus), slopes_at, flags, DIGITS,
         threads(x), y.data_ptr(), z.data_ptr(), stats.data_ptr(),
     )  # fmt: skip
     if refused:
@@ -49,51 +47,39 @@ def forward(
 
 
 def backward(
-    g: Tensor, x: Tensor, z: Tensor, stats: Tensor, tau: float | Tensor, flags: int, settings: bool = True
-) -> tuple[Tensor, Any, Any]:
-    """The gradients for x (*B, n) and, with `settings`, those for k and tau per row, (*B, 1)."""
-    g, x = g.contiguous(), x.contiguous()
-    gx = torch.empty_like(x)
-    gk, gtau = (x.new_empty(*x.shape[:-1], 1) if settings else None for _ in range(2))
-    tau, taus = _rows(tau, x)
-    n = x.shape[-1]
+    g: Tensor, x: Tensor, z: Tensor, stats: Tensor, tau: float, taus: Tensor | None, flags: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients for x (*B, n), and for k and tau per row, (*B, 1)."""
+    g, x, n = g.contiguous(), x.contiguous(), x.shape[-1]
+    gx, gk, gtau = torch.empty_like(x), *(x.new_empty(*x.shape[:-1], 1) for _ in range(2))
+    taus = _expanded(taus, x)
     kernels()["soft_topk_backward", x.dtype](
         x.numel() // n, n, x.data_ptr(), g.data_ptr(), z.data_ptr(), stats.data_ptr(), tau, pointer(taus),
-        flags, threads(x), gx.data_ptr(), pointer(gk), pointer(gtau),
+        flags, threads(x), gx.data_ptr(), gk.data_ptr(), gtau.data_ptr(),
     )  # fmt: skip
     return gx, gk, gtau
 
 
-def traced(x: Tensor, k: float | Tensor, tau: float | Tensor, slopes_at: float | None, flags: int) -> Tensor:
-    """y, by an operator that torch.compile knows, including gradients."""
-    return torch.ops.dcem.soft_topk(x, *_split(k), *_split(tau), slopes_at or 0.0, flags)[0]
+def _expanded(value: Tensor | None, x: Tensor) -> Tensor | None:
+    """One value for each row of x."""
+    return None if value is None else value.expand(*x.shape[:-1], 1).contiguous()
 
 
-def _split(value: float | Tensor) -> tuple[float, Tensor | None]:
-    return (0.0, value) if isinstance(value, Tensor) else (float(value), None)
+def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Save what the backward pass needs."""
+    x, ctx.k, ks, tau, taus, slopes_at, ctx.flags = inputs
+    ctx.tau = slopes_at or tau
+    _, z, stats = output
+    ctx.save_for_backward(x, ks, taus, z, stats)
 
 
-def _rows(value: float | Tensor, x: Tensor) -> tuple[float, Tensor | None]:
-    """A number, or a tensor with one value for each row of x."""
-    if not isinstance(value, Tensor):
-        return value, None
-    return 0.0, value.expand(*x.shape[:-1], 1).contiguous()
-
-
-def _joined(value: float, tensor: Tensor | None) -> float | Tensor:
-    return value if tensor is None else tensor
-
-
-def _forward(
-    x: Tensor, k: float, ks: Tensor | None, tau: float, taus: Tensor | None, slopes_at: float, flags: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    return forward(x, _joined(k, ks), _joined(tau, taus), slopes_at, flags)
-
-
-def _backward(
-    g: Tensor, x: Tensor, z: Tensor, stats: Tensor, tau: float, taus: Tensor | None, flags: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    return backward(g, x, z, stats, _joined(tau, taus), flags)
+def gradients(ctx: Any, g: Tensor, run: Any) -> tuple[Tensor | None, ...]:
+    """Those of the inputs of `forward`, where `run` is `backward`, or the operator of that name."""
+    x, ks, taus, z, stats = ctx.saved_tensors
+    gx, gk, gtau = run(g, x, z, stats, ctx.tau, taus, ctx.flags)
+    gk = None if ks is None else gk.sum_to_size(ks.shape)
+    gtau = None if taus is None else gtau.sum_to_size(taus.shape)
+    return gx, None, gk, None, gtau, None, None
 
 
 OPERATORS.define(
@@ -104,8 +90,8 @@ OPERATORS.define(
     "soft_topk_backward(Tensor g, Tensor x, Tensor z, Tensor stats, float tau, Tensor? taus, int flags)"
     " -> (Tensor, Tensor, Tensor)"
 )
-OPERATORS.impl("soft_topk", _forward, "CPU")
-OPERATORS.impl("soft_topk_backward", _backward, "CPU")
+OPERATORS.impl("soft_topk", forward, "CPU")
+OPERATORS.impl("soft_topk_backward", backward, "CPU")
 
 
 @torch.library.register_fake("dcem::soft_topk", lib=OPERATORS)
@@ -120,19 +106,8 @@ def _(g: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x, memory_format=torch.contiguous_format), row, torch.empty_like(row)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, _, ks, tau, taus, slopes_at, ctx.flags = inputs
-    ctx.tau = slopes_at or tau
-    _, z, stats = output
-    ctx.save_for_backward(x, ks, taus, z, stats)
-
-
 def _traced_backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    x, ks, taus, z, stats = ctx.saved_tensors
-    gx, gk, gtau = torch.ops.dcem.soft_topk_backward(g, x, z, stats, ctx.tau, taus, ctx.flags)
-    gk = None if ks is None else gk.sum_to_size(ks.shape)
-    gtau = None if taus is None else gtau.sum_to_size(taus.shape)
-    return gx, None, gk, None, gtau, None, None
+    return gradients(ctx, g, torch.ops.dcem.soft_topk_backward)
 
 
-torch.library.register_autograd("dcem::soft_topk", _traced_backward, setup_context=_remember, lib=OPERATORS)
+torch.library.register_autograd("dcem::soft_topk", _traced_backward, setup_context=remember, lib=OPERATORS)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ EXPERTS = {
     "expert-1000-100-10": (1000, 100, 10, 8),
     "expert-4000-40-40": (4000, 40, 40, 4),
 }
-PAPER, STRONG, NEAR_OPTIMAL = "expert-100-10-30", "expert-1000-10-10", "expert-4000-40-40"
+PAPER, STRONG = "expert-100-10-30", "expert-1000-10-10"
 SCORES = "scores.csv"
 
 
@@ -91,34 +92,29 @@ def run(config: Config, run: Run) -> None:
 
 def baselines(config: Config) -> Iterator[Callable[[], Iterator[Score]]]:
     """Functions that score a baseline each."""
-    made: dict[str, Tensor] = {}
 
+    @cache
     def plans(expert: str) -> Tensor:
-        if expert not in made:
-            made[expert] = expert_plans(expert, config.plans, config.seed)
-        return made[expert]
+        return expert_plans(expert, config.plans, config.seed)
+
+    def pca(name: str, teacher: str) -> Iterator[Score]:
+        cost_of = grid_cost(PCA(plans(teacher), 2), config.grid)
+        # A grid search has no noise: draws differ only in the new states.
+        return scores(name, cost_of, config.grid**2, min(2, config.draws), config.states)
+
+    def autoencoder(dim: int, seed: int) -> Iterator[Score]:
+        decoder = train_autoencoder(plans(STRONG), dim, seed, config)
+        for method, tau in (("cem", 0.0), ("dcem", 1.0)):
+            mpc, name = with_the_papers_search(decoder, tau), f"autoencoder-{dim}-{method}-seed{seed}"
+            yield from plan_scores(name, mpc, min(2, config.draws), config.states)
 
     for name in config.experts:
         draws = min(EXPERTS[name][3], config.draws)
         yield partial(plan_scores, name, expert_controller(name), draws, config.states)
-    for name, teacher in (("pca-2", PAPER), ("pca-2-strong", STRONG)):
-
-        def pca(name: str = name, teacher: str = teacher) -> Iterator[Score]:
-            cost_of = grid_cost(PCA(plans(teacher), 2), config.grid)
-            # A grid search has no noise: draws differ only in the new states.
-            return scores(name, cost_of, config.grid**2, min(2, config.draws), config.states)
-
-        yield pca
-    for dim in config.latent_dims:
-        for seed in config.seeds:
-
-            def autoencoder(dim: int = dim, seed: int = seed) -> Iterator[Score]:
-                decoder = train_autoencoder(plans(STRONG), dim, seed, config)
-                for method, tau in (("cem", 0.0), ("dcem", 1.0)):
-                    mpc, name = with_the_papers_search(decoder, tau), f"autoencoder-{dim}-{method}-seed{seed}"
-                    yield from plan_scores(name, mpc, min(2, config.draws), config.states)
-
-            yield autoencoder
+    yield partial(pca, "pca-2", PAPER)
+    yield partial(pca, "pca-2-strong", STRONG)
+    for dim, seed in product(config.latent_dims, config.seeds):
+        yield partial(autoencoder, dim, seed)
 
 
 def expert_controller(name: str) -> MPC:

@@ -6,7 +6,7 @@ results show how much performance they lose, and how a decoder trained on its ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -28,20 +28,14 @@ def drive(mpc: MPC, count: int = 100) -> Trajectory:
     return closed_loop(mpc, validation_states(count), STEPS, generator=Generator().manual_seed(1))
 
 
-def write(
-    results: Path | str = "lab/results/cartpole", names: Sequence[str] = CONTROLLERS, count: int = 100
-) -> Path:
+def write(folder: Path | str, controllers: Mapping[str, MPC] | None = None, count: int = 100) -> Path:
     """Write closed_loop.csv: how many of `count` random states end well, and the median cost of a step."""
-    controllers = {name: expert_or_shipped(name) for name in names}
-    return write_rows(Path(results) / "closed_loop.csv", controllers, count)
-
-
-def write_rows(path: Path, controllers: Mapping[str, MPC], count: int = 100) -> Path:
-    """A CSV with a row per controller."""
+    controllers = controllers or {name: expert_or_shipped(name) for name in CONTROLLERS}
     rows = []
     for name, mpc in controllers.items():
         driven = drive(mpc, count)
         rows.append([name, trajectories(mpc), count, STEPS, *figures(driven).values()])
+    path = Path(folder) / "closed_loop.csv"
     write_csv(path, ["controller", "trajectories", "states", "steps", *figures(driven)], rows)
     return path
 

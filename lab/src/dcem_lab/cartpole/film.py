@@ -115,7 +115,7 @@ def write_film(path: Path, frames: Iterator[np.ndarray], fps: float) -> Path:
 
         importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()
     except (ImportError, RuntimeError):
-        return _write_gif(path.with_suffix(".gif"), frames, fps)
+        path = path.with_suffix(".gif")
     if path.suffix == ".gif":
         return _write_gif(path, frames, fps)
     writer: Any = imageio.get_writer(path, fps=fps, macro_block_size=1)

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from dcem import MPC
 from dcem_lab.cartpole import closed_loop
-from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.scores import load_decoder, plan_scores, write_scores
 from dcem_lab.cartpole.shipped import with_the_papers_search
-from dcem_lab.cartpole.train import Member, Training
-from dcem_lab.runs import Kept, Run, read_record, read_records, require
+from dcem_lab.cartpole.train import CLOSED_LOOP, SMALL, Training, members_of, run
+from dcem_lab.runs import Kept, read_record, read_records, require
 from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.settings import setting
+
+__all__ = ["PRESETS", "Config", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,26 +47,17 @@ class Config(Training):
         alike = min(self.taus) > 0 or max(self.taus) == 0
         require(alike, "taus", self.taus, "all positive, or 0 alone")
 
-    @property
-    def members(self) -> list[Member]:
-        return [Member(*one) for one in product(self.latent_dims, self.taus, self.seeds)]
 
-
-_LOOP = {name: value for name, value in cartpole.PRESETS["closed-loop"].items() if name != "latent_dim"}
 PRESETS: dict[str, dict[str, object]] = {
-    "tiny": {**cartpole.SMALL, "latent_dims": (2, 3), "seeds": (0, 1)},
-    "closed-loop": {**_LOOP, "latent_dims": (cartpole.PRESETS["closed-loop"]["latent_dim"],), "taus": (1.0,)},
+    "tiny": {**SMALL, "latent_dims": (2, 3), "seeds": (0, 1)},
+    "closed-loop": {"latent_dims": (4,), "taus": (1.0,), **CLOSED_LOOP},
 }
-
-
-def run(config: Config, run: Run) -> None:
-    cartpole.train(config.members, config, run)
 
 
 def keep(folder: Path, record: dict[str, Any]) -> Iterator[Kept]:
     """For every member, its own metrics from the log, up to the current step of the run."""
     log = read_records(folder / LOG)
-    for member in members_of(record):
+    for member in members_of(record["config"]):
         prefix = f"{member.name}/"
         names = [name for name in (log[0] if log else ()) if name.startswith(prefix)]
         yield Kept(
@@ -88,16 +79,10 @@ def reevaluate(run_folder: Path | str, results: Path | str = "lab/results/cartpo
 
 def drive(run_folder: Path | str, results: Path | str) -> Path:
     """The closed loops of a run's best decoders, from the shared test states; in closed_loop.csv."""
-    return closed_loop.write_rows(Path(results) / "closed_loop.csv", best_controllers(run_folder))
+    return closed_loop.write(results, best_controllers(run_folder))
 
 
 def best_controllers(run_folder: Path | str) -> dict[str, MPC]:
     """Of every member of a run."""
-    folder, members = Path(run_folder) / "decoders", members_of(read_record(run_folder))
+    folder, members = Path(run_folder) / "decoders", members_of(read_record(run_folder)["config"])
     return {m.name: with_the_papers_search(load_decoder(f"{m.name}-best", folder), m.tau) for m in members}
-
-
-def members_of(record: dict[str, Any]) -> list[Member]:
-    """The members that were trained in the run of this record."""
-    settings = record["config"]
-    return [Member(*one) for one in product(settings["latent_dims"], settings["taus"], settings["seeds"])]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,11 @@ import numpy as np
 from dcem_lab.paper import CARTPOLE_EXPERT as PAPER_EXPERT
 from dcem_lab.paper import CARTPOLE_FACTORS as PAPER_FACTORS
 from dcem_lab.paper import CARTPOLE_PCA as PAPER_PCA
-from dcem_lab.report.sources import read_columns, read_json, read_rows, rows_if_any, seeds_of
+from dcem_lab.report.sources import grouped, read_columns, read_json, read_rows, rows_if_any, seeds_of
 from dcem_lab.report.statistics import interval
 
 DIMS, TAUS = (2, 8, 16), (1.0, 0.1, 0.0)
-EXPERT, STRONG, BEST = "expert-100-10-30", "expert-1000-10-10", "expert-4000-40-40"
+EXPERT, STRONG = "expert-100-10-30", "expert-1000-10-10"
 
 
 @dataclass(frozen=True)
@@ -57,30 +58,27 @@ class Study:
         return float(self.scores[name, states].mean())
 
 
-def read(results: Path | str = "lab/results") -> Study:
-    root = Path(results) / "cartpole"
-    scores: dict[tuple[str, str], list[float]] = {}
-    trajectories = {}
-    for name in ("baselines/seed0/scores.csv", "reevaluation.csv"):
-        for row in read_rows(root / name):
-            scores.setdefault((row["controller"], row["states"]), []).append(float(row["cost"]))
-            trajectories[row["controller"]] = int(row["trajectories"])
+def read(results: Path) -> Study:
+    root = results / "cartpole"
+    names = ("baselines/seed0/scores.csv", "reevaluation.csv")
+    rows = [row for name in names for row in read_rows(root / name)]
+    scores = {
+        (controller, states): np.array([float(row["cost"]) for row in found])
+        for (controller, states), found in grouped(rows, "controller", "states").items()
+    }
     return Study(
         variants=_read_variants(root),
         one_state=_read_variants(root, "one-state-"),
-        scores={key: np.array(costs) for key, costs in scores.items()},
-        trajectories=trajectories,
+        scores=scores,
+        trajectories={row["controller"]: int(row["trajectories"]) for row in rows},
         pictures=root / "pictures",
     )
 
 
 def _read_variants(root: Path, prefix: str = "") -> dict[tuple[int, float], Variant]:
     found = {}
-    for dim in DIMS:
-        for tau in TAUS:
-            seeds = seeds_of(root / f"{prefix}d{dim}-tau{tau:g}")
-            if not seeds:
-                continue
+    for dim, tau in product(DIMS, TAUS):
+        if seeds := seeds_of(root / f"{prefix}d{dim}-tau{tau:g}"):
             tables = [read_columns(seed / "curve.csv") for seed in seeds]
             states_per_update = read_json(seeds[0] / "run.json")["config"]["states_per_update"]
             found[dim, tau] = Variant(
@@ -108,25 +106,18 @@ def closed_loop(results: Path) -> list[dict[str, str]]:
     ]
 
 
-def closed_loop_trainings(results: Path) -> list[dict[str, str]]:
+def closed_loop_trainings(results: Path) -> Iterator[dict[str, str]]:
     """Which components a training on closed-loop states needs: a row per variant, with numbers per seed."""
-    rows = []
     for path in sorted((results / "cartpole").glob("closed-loop*/closed_loop.csv")):
         config = read_json(path.parent / "seed0" / "run.json")["config"]
         found = read_rows(path)
-        rows.append(
-            {
-                "states": "of the closed loop" if config["fresh"] < 1 else "first ones alone",
-                "decoder sees the state": "yes" if config["conditioned"] else "no",
-                "updates": f"{config['updates']:,}",
-                f"the pole stays up, of {found[0]['states']}": ", ".join(row["stay_up"] for row in found),
-                "median cost per step": ", ".join(row["median_cost_a_step"] for row in found),
-            }
-        )
-    return rows
-
-
-# Curves and pictures
+        yield {
+            "states": "of the closed loop" if config["fresh"] < 1 else "first ones alone",
+            "decoder sees the state": "yes" if config["conditioned"] else "no",
+            "updates": f"{config['updates']:,}",
+            f"the pole stays up, of {found[0]['states']}": ", ".join(row["stay_up"] for row in found),
+            "median cost per step": ", ".join(row["median_cost_a_step"] for row in found),
+        }
 
 
 def read_surface(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -136,31 +127,13 @@ def read_surface(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return z1, np.array(list(columns), float), np.stack(list(columns.values()), axis=-1)
 
 
-def read_samples(path: Path) -> dict[str, np.ndarray]:
-    """Columns of a search's samples; z (R, d) and u (R, H) are one array each."""
-    names, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
-    columns = dict(zip(names, np.array(rows).T, strict=True))
-    return {
-        "iteration": columns["iteration"].astype(int),
-        "is_mean": columns["kind"] == "mean",
-        "cost": columns["cost"].astype(float),
-        "sampled": columns["sampled"].astype(int),
-        "z": np.array([columns[name] for name in names if name[0] == "z"], float).T,
-        "u": np.array([columns[name] for name in names if name[0] == "u"], float).T,
-    }
-
-
-# The table
-
-
-def factors(study: Study) -> list[dict[str, str]]:
+def factors(study: Study) -> Iterator[dict[str, str]]:
     """Improvement factors, one row per latent dimension and temperature: the paper's, ours, and a verdict.
 
     'ours' is the best validation cost relative to the paper's expert, as in the paper. Then come the same
     decoders with new noise, with new states too (relative to our run of the paper's expert there), and
     relative to the strong expert, which samples ten times the trajectories.
     """
-    rows = []
     for key, variant in study.variants.items():
         paper, best = PAPER_FACTORS[key], variant.factors
         noise, fresh = study.again(variant, "validation"), study.again(variant, "fresh")
@@ -179,26 +152,23 @@ def factors(study: Study) -> list[dict[str, str]]:
             other = study.one_state[key]
             row["one state per update"] = f"{other.factors.mean():.3f}"
             row["stopped after"] = f"{int(other.states[-1]):,}"
-        rows.append(row)
-    return rows
+        yield row
 
 
-def baselines(study: Study) -> list[dict[str, str]]:
+def baselines(study: Study) -> Iterator[dict[str, str]]:
     """The costs of all other controllers on the same states, and the trajectories sampled per plan."""
-    labels = {
-        EXPERT: f"CEM, N=100, k=10, T=30 (the paper's expert: {PAPER_EXPERT})",
-        STRONG: "CEM, N=1000, k=10, T=10 (the strong expert)",
-        "expert-1000-100-10": "CEM, N=1000, k=100, T=10",
-        BEST: "CEM, N=4000, k=40, T=40 (nearly optimal)",
-        "pca-2": f"PCA of the paper's expert, 200 × 200 grid (the paper's: {PAPER_PCA * PAPER_EXPERT:.2f})",
-        "pca-2-strong": "PCA of the strong expert, 200 × 200 grid",
+    pca = f"{PAPER_PCA * PAPER_EXPERT:.2f}"
+    groups = {
+        f"CEM, N=100, k=10, T=30 (the paper's expert: {PAPER_EXPERT})": [EXPERT],
+        "CEM, N=1000, k=10, T=10 (the strong expert)": [STRONG],
+        "CEM, N=1000, k=100, T=10": ["expert-1000-100-10"],
+        "CEM, N=4000, k=40, T=40 (nearly optimal)": ["expert-4000-40-40"],
+        f"PCA of the paper's expert, 200 × 200 grid (the paper's: {pca})": ["pca-2"],
+        "PCA of the strong expert, 200 × 200 grid": ["pca-2-strong"],
     }
-    groups = {label: [name] for name, label in labels.items()}
-    for method in ("cem", "dcem"):
-        for dim in DIMS:
-            names = [f"autoencoder-{dim}-{method}-seed{seed}" for seed in range(3)]
-            groups[f"autoencoder of the strong expert, d={dim}, {method.upper()}"] = names
-    rows = []
+    for method, dim in product(("cem", "dcem"), DIMS):
+        names = [f"autoencoder-{dim}-{method}-seed{seed}" for seed in range(3)]
+        groups[f"autoencoder of the strong expert, d={dim}, {method.upper()}"] = names
     for label, names in groups.items():
         if any((name, "validation") not in study.scores for name in names):
             continue
@@ -206,17 +176,14 @@ def baselines(study: Study) -> list[dict[str, str]]:
             np.concatenate([study.scores[name, states] for name in names])
             for states in ("validation", "fresh")
         )
-        rows.append(
-            {
-                "controller": label,
-                "trajectories": f"{study.trajectories[names[0]]:,}",
-                "cost": f"{validation.mean():.2f}",
-                "lowest and highest draw": f"[{validation.min():.2f}, {validation.max():.2f}]",
-                "factor": f"{validation.mean() / PAPER_EXPERT:.3f}",
-                "cost on fresh states": f"{fresh.mean():.2f}",
-            }
-        )
-    return rows
+        yield {
+            "controller": label,
+            "trajectories": f"{study.trajectories[names[0]]:,}",
+            "cost": f"{validation.mean():.2f}",
+            "lowest and highest draw": f"[{validation.min():.2f}, {validation.max():.2f}]",
+            "factor": f"{validation.mean() / PAPER_EXPERT:.3f}",
+            "cost on fresh states": f"{fresh.mean():.2f}",
+        }
 
 
 def in_words(study: Study) -> str:

@@ -68,8 +68,8 @@ def trajectories(mpc: MPC) -> int:
     return int(mpc.solver.n_samples * mpc.solver.n_iters)
 
 
-def load_decoder(name: str, folder: Path | str = pretrained.FOLDER) -> Decoder:
-    """A decoder saved under a name; 'cartpole-2', 'cartpole-8' and 'cartpole-16' are included."""
+def load_decoder(name: str, folder: Path | str) -> Decoder:
+    """A decoder that a training has saved, by its name in the run's folder of decoders."""
     settings, weights = pretrained.load(name, folder)
     decoder = Decoder(**settings)
     decoder.load_state_dict(weights)

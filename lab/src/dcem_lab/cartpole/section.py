@@ -11,12 +11,12 @@ from markupsafe import Markup
 
 from dcem_lab import paper
 from dcem_lab.cartpole import numbers
-from dcem_lab.cartpole.numbers import DIMS, EXPERT, STRONG, TAUS, Study, Variant, read_samples, read_surface
-from dcem_lab.report.charts import Line, Mark, Rule, figure, lines, panel, place, rows
+from dcem_lab.cartpole.numbers import DIMS, EXPERT, STRONG, TAUS, Study, Variant, read_surface
+from dcem_lab.report.charts import Line, Mark, Rule, lines, place, rows
 from dcem_lab.report.claims import Claim, judge
 from dcem_lab.report.pictures import film, shades
 from dcem_lab.report.scales import Scale
-from dcem_lab.report.sources import Section, Sources, read_json
+from dcem_lab.report.sources import Section, Sources, grouped, read_json, read_rows
 from dcem_lab.report.statistics import binned, interval
 from dcem_lab.report.templates import part, render
 
@@ -56,9 +56,9 @@ def section(sources: Sources) -> Section:
         convergence=_convergence(study),
         surfaces=list(_surfaces(study)) if drawn else [],
         box=place(_BOX, _BOX, 330, 2),
-        baselines=numbers.baselines(study),
+        baselines=list(numbers.baselines(study)),
         closed_loop=numbers.closed_loop(sources.results),
-        closed_loop_trainings=numbers.closed_loop_trainings(sources.results),
+        closed_loop_trainings=list(numbers.closed_loop_trainings(sources.results)),
         films=[(film(path), _FILMS.get(path.stem, "")) for path in sorted((root / "videos").glob("*.mp4"))],
     )
     soft = [claim for (_, tau), claim in claims.items() if tau == 1]
@@ -107,9 +107,6 @@ def _records(root: Path) -> dict[str, dict[str, Any]]:
     return named
 
 
-# What did not work
-
-
 def _failures(study: Study, results: Path) -> Iterator[str | Markup]:
     """Sentences whose condition the numbers meet."""
     below = []
@@ -147,36 +144,30 @@ def _autoencoders(study: Study, method: str) -> str:
     return ", ".join(parts)
 
 
-# Figures
-
-
 def _factors(study: Study) -> Markup:
-    scale = Scale(0, 1.5)
-    groups = []
-    for (dim, tau), variant in study.variants.items():
-        known = paper.CARTPOLE_FACTORS[dim, tau]
-        theirs = Mark(f"paper: {known:.3f}", "ink", known, shape="diamond")
-        ours = _interval_mark("ours", COLORS[tau], variant.factors, "dot")
-        groups.append((f"d = {dim}, τ = {tau:g}", [theirs, ours]))
-    rules = [Rule("the paper's expert", 1.0, "1 0")]
-    chart = rows("Improvement factors", groups, scale, "improvement factor", rules)
     strong = study.expert(STRONG)
-    again = []
+    papers, strongs = [], []
     for (dim, tau), variant in study.variants.items():
-        found = study.again(variant, "validation") / strong
-        again.append((f"d = {dim}, τ = {tau:g}", [_interval_mark("ours, fresh noise", COLORS[tau], found)]))
+        label, known = f"d = {dim}, τ = {tau:g}", paper.CARTPOLE_FACTORS[dim, tau]
+        theirs = Mark(f"paper: {known:.3f}", "ink", known, shape="diamond")
+        papers.append((label, [theirs, _interval_mark("ours", COLORS[tau], variant.factors, "dot")]))
+        again = study.again(variant, "validation") / strong
+        strongs.append((label, [_interval_mark("ours, fresh noise", COLORS[tau], again)]))
+    scale = Scale(0, 1.5)
+    rules = [Rule("the paper's expert", 1.0, "1 0")]
+    chart = rows("Improvement factors", papers, scale, "improvement factor", rules)
     rules = [Rule("the strong expert", 1.0, "1 0"), Rule("the paper's expert", study.expert() / strong)]
-    other = rows("Factors over the strong expert", again, scale, "factor over the strong expert", rules)
+    other = rows("Factors over the strong expert", strongs, scale, "factor over the strong expert", rules)
     tones = [("ink diamond", "paper"), *((COLORS[tau], f"ours, τ = {tau:g}") for tau in TAUS)]
     caption = (
         "Left: the paper's factors and ours, with 95% intervals over seeds. Right: the same decoders with "
         "new noise, relative to CEM with ten times the trajectories (line at 1). Dashed: the paper's expert."
     )
     panels = [
-        panel("Relative to the paper's expert", chart, tones),
-        panel("Relative to a strong expert", other),
+        part("panel", "Relative to the paper's expert", chart, tones),
+        part("panel", "Relative to a strong expert", other),
     ]
-    return figure(caption, panels)
+    return part("figure", caption, panels)
 
 
 def _interval_mark(label: str, color: str, samples: np.ndarray, shape: str = "square") -> Mark:
@@ -203,12 +194,12 @@ def _convergence(study: Study) -> Markup:
         most = max(float(variant.states[-1]) for variant in found)
         title = f"{dim} latent dimensions"
         chart = lines(title, series, Scale(0, most), _COSTS, "states trained on", "cost", rules)
-        panels.append(panel(title, chart))
+        panels.append(part("panel", title, chart))
     caption = (
         "Cost on the validation states during training: mean and range over seeds. "
         "Dashed: the paper's expert. Dotted: the strong one."
     )
-    return figure(caption, panels)
+    return part("figure", caption, panels)
 
 
 def _surfaces(study: Study) -> Iterator[dict[str, Any]]:
@@ -232,16 +223,12 @@ def _shaded(cost: np.ndarray, low: float) -> str:
     return shades(np.sqrt(np.maximum(cost.T - low, 0)), 0, float(np.sqrt(HEIGHT_SHOWN)))
 
 
-# The figure with a slider
-
-
 def _opening(study: Study, data: dict[str, Any]) -> Markup:
     """The search in the latent space next to the one over all forces, with a slider over iterations."""
     steps, forces = place(Scale(0, 19), _FORCE)
     z1, z2 = place(_BOX, _BOX)
     _, _, cost = read_surface(study.pictures / "surface_tau1_0.csv")
-    last = {method: found[-1] for method, found in data.items()}
-    found = {method: f"{end['cost']:.2f} after {end['sampled']:,}" for method, end in last.items()}
+    found = {name: f"{end['cost']:.2f} after {end['sampled']:,}" for name, (*_, end) in data.items()}
     return render(
         "cartpole/opening.html",
         sentence="A learned decoder maps two latent numbers to a plan of 20 forces: DCEM in that space "
@@ -256,22 +243,25 @@ def _opening(study: Study, data: dict[str, Any]) -> Markup:
 
 
 def _data(study: Study) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for method in ("cem", "dcem"):
-        table_ = read_samples(study.pictures / f"{method}_samples.csv")
-        steps = []
-        for iteration in sorted(set(table_["iteration"])):
-            now = table_["iteration"] == iteration
-            samples, mean = now & ~table_["is_mean"], now & table_["is_mean"]
-            step: dict[str, Any] = {
-                "sampled": int(table_["sampled"][mean][0]),
-                "cost": float(table_["cost"][mean][0]),
-                "plans": table_["u"][samples].round(1).tolist(),
-                "mean": table_["u"][mean][0].round(1).tolist(),
-            }
-            if table_["z"].size:
-                step["z"] = table_["z"][samples].round(4).tolist()
-                step["center"] = table_["z"][mean][0].round(4).tolist()
-            steps.append(step)
-        found[method] = steps
-    return found
+    """The iterations of both searches."""
+    tables = {name: read_rows(study.pictures / f"{name}_samples.csv") for name in ("cem", "dcem")}
+    return {
+        name: [_step(rows) for rows in grouped(table, "iteration").values()] for name, table in tables.items()
+    }
+
+
+def _step(rows: list[dict[str, str]]) -> dict[str, Any]:
+    """One iteration: some of its samples and, last, its mean; with latent points where there are any."""
+
+    def numbers_of(letter: str, digits: int) -> list[list[float]]:
+        found = [[row[name] for name in row if name[0] == letter] for row in rows]
+        return np.array(found, float).round(digits).tolist()
+
+    (*plans, plan), (*points, point) = numbers_of("u", 1), numbers_of("z", 4)
+    step = {
+        "sampled": int(rows[-1]["sampled"]),
+        "cost": float(rows[-1]["cost"]),
+        "plans": plans,
+        "mean": plan,
+    }
+    return step | ({"z": points, "center": point} if point else {})

@@ -9,7 +9,7 @@ from dcem import MPC, Decoder
 from dcem_lab import pretrained
 from dcem_lab.cartpole import train as cartpole
 from dcem_lab.cartpole.scores import load_decoder
-from dcem_lab.cartpole.train import Member
+from dcem_lab.cartpole.train import members_of
 from dcem_lab.pretrained import FOLDER
 from dcem_lab.runs import RunError, read_record, read_records
 from dcem_lab.runs.folder import LOG
@@ -42,7 +42,7 @@ def with_the_papers_search(decoder: Decoder, tau: float) -> MPC:
 
 def drives(run_or_name: Path | str) -> bool:
     """Was this run, or the pretrained controller of this name, trained on the states of its closed loop?"""
-    if (Path(run_or_name) / RECORD).exists():
+    if _is_run(run_or_name):
         training = read_record(run_or_name)["config"]
     else:
         training = pretrained.describe(str(run_or_name)).get("training", {})
@@ -51,7 +51,7 @@ def drives(run_or_name: Path | str) -> bool:
 
 def is_one(run_or_name: Path | str) -> bool:
     """Is this the name of a pretrained cartpole controller, or a run of `dcem train cartpole`?"""
-    if (Path(run_or_name) / RECORD).exists():
+    if _is_run(run_or_name):
         return bool(read_record(run_or_name)["experiment"] == "cartpole")
     name = str(run_or_name)
     return name.split("-")[0] == "cartpole" or pretrained.describe(name).get("experiment") == "cartpole"
@@ -59,16 +59,18 @@ def is_one(run_or_name: Path | str) -> bool:
 
 def find(run_or_name: Path | str) -> MPC:
     """The best controller of a run, or a pretrained one; 'cartpole' means 'cartpole-8'."""
-    folder = Path(run_or_name)
-    if not (folder / RECORD).exists():
+    if not _is_run(run_or_name):
         return load("cartpole-8" if str(run_or_name) == "cartpole" else str(run_or_name))
-    config = read_record(folder)["config"]
     try:
-        member = Member(config["latent_dim"], config["tau"], config["seed"])
+        [member] = members_of(read_record(run_or_name)["config"])
         name = f"{member.name}-best"
     except (LookupError, TypeError, ValueError) as error:
-        raise RunError(f"{folder} must have the config of a cartpole decoder ({error!r})") from error
-    return with_the_papers_search(load_decoder(name, folder / "decoders"), member.tau)
+        raise RunError(f"{run_or_name} must have the config of a cartpole decoder ({error!r})") from error
+    return with_the_papers_search(load_decoder(name, Path(run_or_name) / "decoders"), member.tau)
+
+
+def _is_run(run_or_name: Path | str) -> bool:
+    return (Path(run_or_name) / RECORD).exists()
 
 
 def ship(
@@ -80,24 +82,24 @@ def ship(
     latent dimension d. If there are several dimensions, -d is appended to the name.
     """
     config, last = read_record(run_folder)["config"], read_records(Path(run_folder) / LOG)[-1]
-    grid = "taus" in config
-    taus = config["taus"] if grid else [config["tau"]]
+    grid, members = "taus" in config, members_of(config)
+    dims = list(dict.fromkeys(member.latent_dim for member in members))
+    taus = list(dict.fromkeys(member.tau for member in members))
     tau = tau if tau is not None else 1.0 if grid else taus[0]
     if tau not in taus:
         raise ValueError(f"tau must be one of {taus}, those of the run, got {tau}")
+    cost = {member: last[f"{member.name}/best_cost" if grid else "best_cost"] for member in members}
     written = []
-    for dim in config["latent_dims"] if grid else [config["latent_dim"]]:
-        members = [Member(dim, tau, seed) for seed in (config["seeds"] if grid else [config["seed"]])]
-        costs = [last[f"{member.name}/best_cost" if grid else "best_cost"] for member in members]
-        best = members[costs.index(min(costs))]
+    for dim in dims:
+        best = min((m for m in members if (m.latent_dim, m.tau) == (dim, tau)), key=cost.__getitem__)
         decoder = load_decoder(f"{best.name}-best", Path(run_folder) / "decoders")
         info = {
             "experiment": "cartpole",
             "decoder": decoder.settings,
             "member": asdict(best),
-            "validation_cost": min(costs),
+            "validation_cost": cost[best],
             "training": config,
         }
-        wanted = f"{name}-{dim}" if grid and len(config["latent_dims"]) > 1 else name
+        wanted = f"{name}-{dim}" if len(dims) > 1 else name
         written.append(pretrained.save(wanted, info, decoder.state_dict(), folder))
     return written

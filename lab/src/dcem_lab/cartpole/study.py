@@ -9,6 +9,7 @@ from dcem_lab.cartpole import closed_loop, grid, pictures
 from dcem_lab.cartpole.baselines import PAPER, STRONG, expert_or_shipped
 from dcem_lab.cartpole.film import film
 from dcem_lab.cartpole.scores import plan_scores, read_scores, write_scores
+from dcem_lab.cartpole.train import members_of
 from dcem_lab.runs import read_record
 
 SHIPPED = ("cartpole-2", "cartpole-8", "cartpole-16")
@@ -18,7 +19,7 @@ def complete(run_folders: Sequence[Path], results: Path) -> None:
     """Scores, figure data, closed loop and video of finished grids, in results/cartpole, unless present."""
     root = results / "cartpole"
     for folder in run_folders:
-        members = {member.name for member in grid.members_of(read_record(folder))}
+        members = {member.name for member in members_of(read_record(folder)["config"])}
         path = root / "reevaluation.csv"
         known = {score.controller for score in read_scores(path)} if path.exists() else set()
         if not members <= known:

@@ -13,13 +13,14 @@ trains and validates on the states that the decoder visits in closed loop.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dcem import DCEM, MPC, Decoder, Gaussian, backward, capture
 from dcem.systems.cartpole import Cartpole
@@ -101,15 +102,16 @@ SMALL: dict[str, object] = {
     "updates": 6, "validate_every": 3, "validation_states": 4, "n_samples": 20, "n_elite": 4, "n_iters": 3,
     "hidden": (16, 16), "compile": False,
 }  # fmt: skip
+CLOSED_LOOP: dict[str, object] = {
+    "conditioned": True, "fresh": 0.12, "states_per_update": 16, "updates": 4000, "lr": 1e-3,
+    "hidden": (128, 128), "n_samples": 50, "n_elite": 5, "n_iters": 5, "validate_every": 250,
+    "validation_states": 50, "patience": 1, "compile": False,
+}  # fmt: skip
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": SMALL,
     "quick": {"updates": 200, "validate_every": 50, "compile": False},
-    "closed-loop": {
-        "latent_dim": 4, "conditioned": True, "fresh": 0.12, "states_per_update": 16, "updates": 4000,
-        "lr": 1e-3, "hidden": (128, 128), "n_samples": 50, "n_elite": 5, "n_iters": 5,
-        "validate_every": 250, "validation_states": 50, "patience": 1, "compile": False,
-    },
-}  # fmt: skip
+    "closed-loop": {"latent_dim": 4, **CLOSED_LOOP},
+}
 
 
 @dataclass(frozen=True)
@@ -129,13 +131,17 @@ class Member:
         return f"{self.variant}-seed{self.seed}"
 
 
-def run(config: Config, run: Run) -> None:
-    train([Member(config.latent_dim, config.tau, config.seed)], config, run)
+def members_of(config: Mapping[str, Any]) -> list[Member]:
+    """What a run with these settings trains: one decoder, or every one of a grid."""
+    if "latent_dims" not in config:
+        return [Member(config["latent_dim"], config["tau"], config["seed"])]
+    return [Member(*one) for one in product(config["latent_dims"], config["taus"], config["seeds"])]
 
 
-def train(members: Sequence[Member], config: Training, run: Run) -> None:
+def run(config: Training, run: Run) -> None:
     """Train all members, independently of each other; their τ are all zero or all positive."""
-    device = config.torch_device
+    device, members = config.torch_device, members_of(vars(config))
+    prefixes = [""] if isinstance(config, Config) else [f"{member.name}/" for member in members]
     generator = torch.Generator(device).manual_seed(run.config.seed)
     stack = DecoderStack([new_decoder(member, config) for member in members]).to(device)
     mpc = controller(stack, [member.tau for member in members], config)
@@ -144,7 +150,9 @@ def train(members: Sequence[Member], config: Training, run: Run) -> None:
     plateau = Plateau(len(members), config.patience)
     best = copy.deepcopy(stack)
     totals = torch.zeros(2, len(members), device=device)  # cost and gradient norm since the last validation
-    tally: dict[str, Any] = {"summed": 0, "best_cost": torch.full((len(members),), torch.inf)}
+    holder = nn.Module()  # restores them in place, where a captured graph adds to them
+    holder.register_buffer("tensor", totals)
+    tally = {"best_cost": torch.full((len(members),), torch.inf)}
     carts = Carts(len(members), config.states_per_update, mpc.search_dim, config.fresh).to(device)
     validate = (
         Validation(mpc, len(members), config)
@@ -174,17 +182,16 @@ def train(members: Sequence[Member], config: Training, run: Run) -> None:
         "plateau": plateau,
         "carts": carts,
         "generator": generator,
-        "totals": _InPlace(totals),
+        "totals": holder,
         "tally": tally,
     }
     for step in run.steps(config.updates, state):
         captured()
-        tally["summed"] += 1
         if (step + 1) % config.validate_every == 0 or step + 1 == config.updates:
             cost = validate()
             _copy_rows(best, stack, cost < tally["best_cost"])
-            train_cost, grad_norm = (totals / tally["summed"]).cpu()
-            tally.update(summed=0, best_cost=torch.minimum(cost, tally["best_cost"]))
+            tally["best_cost"] = torch.minimum(cost, tally["best_cost"])
+            train_cost, grad_norm = (totals / (step % config.validate_every + 1)).cpu()
             totals.zero_()
             columns = {
                 "validation_cost": cost,
@@ -193,7 +200,13 @@ def train(members: Sequence[Member], config: Training, run: Run) -> None:
                 "grad_norm": grad_norm,
                 "lr": optimizer.lr.cpu(),
             }
-            _log(run, step + 1, members, columns)
+            overall = {"validation_cost": cost.mean(), "best_cost": tally["best_cost"].min()}
+            figures = {
+                f"{prefix}{name}": value
+                for name, column in columns.items()
+                for prefix, value in zip(prefixes, column, strict=True)
+            }
+            run.log(step + 1, **(overall | figures))
             optimizer.lr.mul_(plateau(cost).to(device))
     _save(run.folder / "decoders", members, best=best, last=stack)
 
@@ -210,10 +223,9 @@ def new_decoder(member: Member, config: Training) -> Decoder:
 def controller(decoder: Decoder | DecoderStack, taus: Sequence[float], config: Training) -> MPC:
     """Embedded control of the cartpole: DCEM, or CEM for τ = 0, over the latent box [-1, 1]^d.
 
-    For a stack of decoders, `taus` has the temperature of each, and states are (S, B, 5).
+    For a stack of decoders, `taus` has the temperature of each, all zero or all positive, and states are
+    (S, B, 5).
     """
-    if 0 < sum(tau > 0 for tau in taus) < len(taus):
-        raise ValueError(f"taus must be all positive or all zero, got {list(taus)}")
     tau: float | Tensor = taus[0]
     if len(set(taus)) > 1:
         tau = torch.tensor(taus, device=config.torch_device).unsqueeze(-1)
@@ -272,29 +284,3 @@ def _save(folder: Path, members: Sequence[Member], **stacks: DecoderStack) -> No
 def _copy_rows(target: DecoderStack, source: DecoderStack, rows: Tensor) -> None:
     for old, new in zip(target.parameters(), source.parameters(), strict=True):
         old.copy_(torch.where(rows.to(old.device).view(-1, 1, 1), new, old))
-
-
-def _log(run: Run, step: int, members: Sequence[Member], columns: dict[str, Tensor]) -> None:
-    if len(members) == 1:
-        run.log(step, **{name: column[0] for name, column in columns.items()})
-        return
-    figures = {
-        f"{member.name}/{name}": value
-        for name, column in columns.items()
-        for member, value in zip(members, column.tolist(), strict=True)
-    }
-    mean, best = columns["validation_cost"].mean(), columns["best_cost"].min()
-    run.log(step, validation_cost=mean, best_cost=best, **figures)
-
-
-class _InPlace:
-    """A tensor that a captured graph writes to: restored in place."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"tensor": self.tensor}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.tensor.copy_(state["tensor"])

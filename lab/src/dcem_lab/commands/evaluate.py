@@ -8,10 +8,11 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError, blamed_on_usage, needs_extras
+from dcem_lab.commands.exits import DONE, INTERRUPTED, UsageError, blamed_on_usage
 from dcem_lab.commands.parser import Parser, not_negative, positive
 from dcem_lab.runs.progress import Progress
 
@@ -29,7 +30,6 @@ _EXAMPLES = """\
 """
 
 
-@needs_extras()
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem eval` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
@@ -43,7 +43,9 @@ def main(arguments: Sequence[str]) -> int:
             "--table needs a name for a controller whose planner or snapshot is changed, "
             "for example --controller full-cem-100"
         )
-    if is_cartpole(given.what):
+    from dcem_lab.cartpole.shipped import is_one
+
+    if is_one(given.what):
         return _drive_cartpole(given)
     trained = load_trained(given)
     if given.table is not None:
@@ -60,15 +62,14 @@ def main(arguments: Sequence[str]) -> int:
     start = time.monotonic()
     episodes = []
     steps = steps_to_play(trained, given.episodes, at_once)
-    progress = Progress(steps or 0, label=f"{given.episodes} episode{'s' * (given.episodes > 1)}")
+    label = f"{given.episodes} episode{'s' * (given.episodes > 1)}"
     try:
-        for episode in play(trained, given.episodes, given.seed, at_once, workers, progress.advance):
-            episodes.append(episode)
-            progress.show({"mean return": sum(one.total for one in episodes) / len(episodes)})
+        with closing(Progress(steps or 0, label=label)) as progress:
+            for episode in play(trained, given.episodes, given.seed, at_once, workers, progress.advance):
+                episodes.append(episode)
+                progress.show({"mean return": sum(one.total for one in episodes) / len(episodes)})
     except KeyboardInterrupt:
-        progress.close()
         return _stopped(given, path, episodes)
-    progress.close()
     write_episodes(path, episodes)
     if given.table is not None:
         _add_to_table(given, trained, episodes, time.monotonic() - start)
@@ -84,10 +85,10 @@ def main(arguments: Sequence[str]) -> int:
 def _edit_table(given: argparse.Namespace) -> int:
     """Merge and rename in a table; nothing is played."""
     unfit = _parser().changed_options(given).keys() - {"--table", "--merge", "--rename"}
-    if given.table is None or given.what is not None or unfit:
-        also = [*([given.what] if given.what is not None else []), *sorted(unfit)]
-        said = f", got also {', '.join(also)}" if also else ", got none"
-        raise UsageError(f"--merge and --rename need --table, and nothing else{said}")
+    also = ", ".join(filter(None, [given.what, *sorted(unfit)]))
+    if given.table is None or also:
+        said = f"also {also}" if also else "none"
+        raise UsageError(f"--merge and --rename need --table, and nothing else, got {said}")
     from dcem_lab.suite.results import merge, rename
 
     with blamed_on_usage(OSError, ValueError):
@@ -138,11 +139,9 @@ def _drive_cartpole(given: argparse.Namespace) -> int:
     from dcem_lab.cartpole.driving import stays_up
     from dcem_lab.cartpole.scores import trajectories
     from dcem_lab.cartpole.shipped import drives, find
-    from dcem_lab.pretrained import PretrainedError
     from dcem_lab.runs.files import write_csv
 
-    with blamed_on_usage(PretrainedError):
-        mpc = find(given.what)
+    mpc = find(given.what)
     driven = drive(mpc, given.episodes)
     up, costs = stays_up(driven.states), driven.costs.mean(0)
     path = given.csv or default_path(given.what, "evaluation.csv")
@@ -168,25 +167,16 @@ def check_cartpole_options(parser: Parser, given: argparse.Namespace, fit: set[s
         )
 
 
-def is_cartpole(what: str) -> bool:
-    """Does it name a decoder of the cartpole, whose system is a function and no environment?"""
-    from dcem_lab.cartpole.shipped import is_one
-
-    return is_one(what)
-
-
 def load_trained(given: argparse.Namespace) -> Trained:
     """What `RUN_OR_NAME`, `--device` and the planner's options ask for."""
     import torch
 
-    from dcem_lab.pretrained import PretrainedError
-    from dcem_lab.runs import CheckpointError, RunError
     from dcem_lab.suite.evaluate import load
     from dcem_lab.suite.online import choose_device
 
     if given.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device must be cpu here: there is no CUDA device")
-    with blamed_on_usage(ValueError, PretrainedError, CheckpointError, RunError):
+    with blamed_on_usage(ValueError):
         return load(given.what, choose_device(given.device), given.snapshot, **_changes(given))
 
 
@@ -204,50 +194,30 @@ def default_path(run_or_name: str, file: str) -> Path:
 
 def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """What `dcem eval` and `dcem play` both take; the first may be `optional`."""
-    text = "a run folder, or the name of pretrained weights"
-    parser.add_argument("what", metavar="RUN_OR_NAME", help=text, nargs="?" if optional else None)
-    parser.add_argument(
-        "--seed",
-        type=not_negative,
-        default=3_000_000,
-        metavar="K",
-        help="seed of the first episode (%(default)s)",
-    )
-    for name, text in (
-        ("--samples", "N, samples per iteration of the planner"),
-        ("--elites", "k, elites per iteration"),
-        ("--iterations", "T, iterations of the planner; 0 to play the policy alone, if there is one"),
-        ("--horizon", "H, planning horizon in actions; a decoder has its own"),
-        ("--latent-points", "K, latent points per plan, each decoded to a decoder's H actions"),
-    ):
-        kind = not_negative if name == "--iterations" else positive
-        parser.add_argument(name, type=kind, metavar=text[0], help=text)
-    parser.add_argument(
-        "--tau", type=float, metavar="TAU", help="temperature of the planner's soft top-k; 0 for the hard one"
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=["float32", "float16", "bfloat16"],
-        help="precision of model rollouts; on a CPU float32, or bfloat16 if it has instructions for it",
-    )
-    parser.add_argument(
-        "--full-space",
-        action="store_const",
-        const=True,
-        help="plan over action sequences in the model of a latent controller, as the paper's full CEM does",
-    )
-    parser.add_argument(
-        "--snapshot",
-        choices=["best", "last"],
-        default="best",
-        help="which weights of a run: best in evaluations, or last (%(default)s)",
-    )
-    parser.add_argument(
-        "--device",
-        choices=["auto", "cpu", "cuda"],
-        default="auto",
-        help="device for planning; auto uses cuda if available (%(default)s)",
-    )
+    add, words = parser.add_argument, "a run folder, or the name of pretrained weights"
+    add("what", metavar="RUN_OR_NAME", help=words, nargs="?" if optional else None)
+    # fmt: off
+    add("--seed", type=not_negative, default=3_000_000, metavar="K",
+        help="seed of the first episode (%(default)s)")
+    add("--samples", type=positive, metavar="N", help="N, samples per iteration of the planner")
+    add("--elites", type=positive, metavar="k", help="k, elites per iteration")
+    add("--iterations", type=not_negative, metavar="T",
+        help="T, iterations of the planner; 0 to play the policy alone, if there is one")
+    add("--horizon", type=positive, metavar="H",
+        help="H, planning horizon in actions; a decoder has its own")
+    add("--latent-points", type=positive, metavar="K",
+        help="K, latent points per plan, each decoded to a decoder's H actions")
+    add("--tau", type=float, metavar="TAU",
+        help="temperature of the planner's soft top-k; 0 for the hard one")
+    add("--dtype", choices=["float32", "float16", "bfloat16"],
+        help="precision of model rollouts; on a CPU float32, or bfloat16 if it has instructions for it")
+    add("--full-space", action="store_const", const=True,
+        help="plan over action sequences in the model of a latent controller, as the paper's full CEM does")
+    add("--snapshot", choices=["best", "last"], default="best",
+        help="which weights of a run: best in evaluations, or last (%(default)s)")
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto",
+        help="device for planning; auto uses cuda if available (%(default)s)")
+    # fmt: on
 
 
 def _parser() -> Parser:
@@ -259,40 +229,20 @@ def _parser() -> Parser:
         _EXAMPLES,
     )
     add_common_options(parser, optional=True)
-    parser.add_argument(
-        "--episodes", type=positive, default=100, metavar="E", help="number of episodes (%(default)s)"
-    )
-    parser.add_argument("--at-once", type=positive, metavar="E", help="episodes played in parallel (all)")
-    parser.add_argument(
-        "--csv",
-        type=Path,
-        metavar="FILE",
-        help="CSV file for all episodes (evaluation.csv in the run folder)",
-    )
-    parser.add_argument(
-        "--table",
-        type=Path,
-        metavar="FILE",
-        help="also add the episodes to this table of several controllers",
-    )
-    parser.add_argument(
-        "--controller",
-        metavar="NAME",
-        help="name of the controller in the table (full-cem or latent-dcem, plus -ppo if fine-tuned)",
-    )
-    parser.add_argument("--run", metavar="NAME", help="name of the run in the table (its last two folders)")
-    parser.add_argument(
-        "--merge",
-        type=Path,
-        metavar="OTHER",
-        action="append",
-        help="only merge another table into --table, replacing rows of the same controller and run",
-    )
-    parser.add_argument(
-        "--rename",
-        nargs=2,
-        metavar=("OLD", "NEW"),
-        action="append",
-        help="only rename a controller of --table, after merging",
-    )
+    add = parser.add_argument
+    # fmt: off
+    add("--episodes", type=positive, default=100, metavar="E", help="number of episodes (%(default)s)")
+    add("--at-once", type=positive, metavar="E", help="episodes played in parallel (all)")
+    add("--csv", type=Path, metavar="FILE",
+        help="CSV file for all episodes (evaluation.csv in the run folder)")
+    add("--table", type=Path, metavar="FILE",
+        help="also add the episodes to this table of several controllers")
+    add("--controller", metavar="NAME",
+        help="name of the controller in the table (full-cem or latent-dcem, plus -ppo if fine-tuned)")
+    add("--run", metavar="NAME", help="name of the run in the table (its last two folders)")
+    add("--merge", type=Path, metavar="OTHER", action="append",
+        help="only merge another table into --table, replacing rows of the same controller and run")
+    add("--rename", nargs=2, metavar=("OLD", "NEW"), action="append",
+        help="only rename a controller of --table, after merging")
+    # fmt: on
     return parser

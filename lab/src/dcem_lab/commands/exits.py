@@ -28,19 +28,7 @@ def blamed_on_usage(*kinds: type[Exception]) -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-class MissingError(UsageError):
-    """A module is not installed; the message says which extras of the lab have it."""
-
-    def __init__(self, module: str | None, extras: str = "[plot,suite]") -> None:
-        super().__init__(
-            f"the module {module!r} is not installed; in a checkout, run pip install './lab{extras}'"
-        )
-
-
-@contextmanager
-def needs_extras() -> Iterator[None]:
-    """For a command whose modules may not be installed: what is missing becomes MissingError."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise MissingError(error.name) from error
+def missing(error: ModuleNotFoundError) -> str:
+    """The module that is not installed, and the extras of the lab that have it."""
+    extras = "[sweep]" if error.name in ("joblib", "submitit") else "[plot,suite]"
+    return f"the module {error.name!r} is not installed; in a checkout, run pip install './lab{extras}'"

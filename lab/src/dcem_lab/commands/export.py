@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
 def keep(run: Path, results: Path, name: str | None = None) -> list[Path]:
     """Export a run of any experiment; returns a folder per seed, raises UsageError."""
     from dcem_lab.experiments import EXPERIMENTS
-    from dcem_lab.runs import RunError, read_record
+    from dcem_lab.runs import read_record
     from dcem_lab.runs.export import export_run
 
-    with blamed_on_usage(RunError, ValueError):
+    with blamed_on_usage(ValueError):
         experiment = read_record(run).get("experiment")
         if experiment not in EXPERIMENTS and "." not in str(experiment):
             known = ", ".join(EXPERIMENTS)
@@ -64,12 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         "Copy the training curve and record of a run to lab/results/<experiment>/<variant>/seed<k>.",
         _EXAMPLES,
     )
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder")
-    parser.add_argument(
-        "--name",
-        help="name of the variant: the task, then what is special about it (default: the changed settings)",
-    )
-    parser.add_argument(
-        "--results", type=Path, default=Path("lab/results"), metavar="DIR", help="destination (%(default)s)"
-    )
+    add, results = parser.add_argument, Path("lab/results")
+    words = "name of the variant: the task, then what is special about it (default: the changed settings)"
+    add("run", metavar="RUN", type=Path, help="a run folder")
+    add("--name", help=words)
+    add("--results", type=Path, default=results, metavar="DIR", help="destination (%(default)s)")
     return parser

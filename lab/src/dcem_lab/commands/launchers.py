@@ -12,8 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dcem_lab.runs.config import require
-from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.runs.settings import Settings, require, setting
 from dcem_lab.terminal import keep_streams
 
 Task = Callable[[Any], str]  # runs a config and returns how that ended; its folder says so, too

@@ -9,9 +9,9 @@ from typing import Any
 from dcem_lab.commands.exits import UsageError, blamed_on_usage
 from dcem_lab.commands.parser import near_settings
 from dcem_lab.commands.values import listed, read, type_text
-from dcem_lab.runs.config import changed, check_numbers, meant_by, require
-from dcem_lab.runs.seeds import MAX_SEED
-from dcem_lab.runs.settings import known_settings
+from dcem_lab.runs.config import changed, check_numbers, meant_by
+from dcem_lab.runs.settings import known_settings, require
+from dcem_lab.runs.state import MAX_SEED
 
 _FEW = 20  # settings, that a sentence can list
 
@@ -20,14 +20,6 @@ def read_config(base: Any, words: Sequence[str], also: Sequence[str] = ()) -> An
     """`base` with what the words change; UsageError names the setting, what is allowed and what came.
 
     `also` names other words that the command line takes, which a misspelt setting may have meant.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Config:
-    ...     seed: int = 0
-    ...     lr: float = 1e-3
-    >>> read_config(Config(), ["lr=0.1"])
-    Config(seed=0, lr=0.1)
     """
     for word, _, parts in map(_parsed, words):
         if len(parts) > 1:
@@ -46,9 +38,9 @@ def read_sweep(base: Any, words: Sequence[str], also: Sequence[str] = ()) -> lis
 
 
 def read_options(base: Any, texts: Mapping[str, str]) -> Any:
-    """`base` with other values for some of its fields, each of them the whole of a text."""
-    known = known_settings(type(base))
-    return _checked(base, {name: _value(name, text, known[name].type) for name, text in texts.items()})
+    """`base` with other values for those of its fields that have a text here, each the whole of it."""
+    known = known_settings(type(base)).items()
+    return _checked(base, {name: _value(name, texts[name], of.type) for name, of in known if name in texts})
 
 
 def _parsed(word: str) -> tuple[str, str, list[str]]:

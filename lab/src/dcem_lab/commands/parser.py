@@ -17,11 +17,7 @@ _UNKNOWN = "unrecognized arguments: "
 class Parser(argparse.ArgumentParser):
     """A parser with examples and exit codes below its help, and errors of one line that name what is near.
 
-    Args:
-        command: the name of the sub-command.
-        description: what it does.
-        examples: lines of a command each, with what it is for beside it.
-        options: anything else that `argparse.ArgumentParser` takes.
+    `examples` has lines of a command each, with what it is for beside it.
     """
 
     def __init__(self, command: str, description: str, examples: str, **options: Any) -> None:
@@ -35,7 +31,10 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {self._with_hint(message)}; see {self.prog} --help", file=sys.stderr)
+        if message.startswith(_UNKNOWN):
+            unknown = message.removeprefix(_UNKNOWN).split()[0].split("=")[0]
+            message += did_you_mean(unknown, self._option_string_actions)
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(USAGE)
 
     def changed_options(self, given: argparse.Namespace) -> dict[str, Any]:
@@ -51,12 +50,6 @@ class Parser(argparse.ArgumentParser):
             for action in self._actions
             if action.option_strings and getattr(given, action.dest, action.default) != action.default
         }
-
-    def _with_hint(self, message: str) -> str:
-        if not message.startswith(_UNKNOWN):
-            return message
-        unknown = message.removeprefix(_UNKNOWN).split()[0].split("=")[0]
-        return f"{message}{did_you_mean(unknown, self._option_string_actions)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -6,16 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
-from dcem_lab.commands.evaluate import (
-    add_common_options,
-    check_cartpole_options,
-    default_path,
-    is_cartpole,
-    load_trained,
-)
-from dcem_lab.commands.exits import DONE, FAILED, blamed_on_usage, needs_extras
+from dcem_lab.commands.evaluate import add_common_options, check_cartpole_options, default_path, load_trained
+from dcem_lab.commands.exits import DONE, FAILED
 from dcem_lab.commands.parser import Parser
 from dcem_lab.runs.progress import Progress
 
@@ -27,11 +22,12 @@ _EXAMPLES = """\
 """
 
 
-@needs_extras()
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem play` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
-    if is_cartpole(given.what):
+    from dcem_lab.cartpole.shipped import is_one
+
+    if is_one(given.what):
         return _play_cartpole(given)
     # MuJoCo and pygame choose how to draw when they are first used; neither needs a screen then.
     os.environ.setdefault("MUJOCO_GL", "egl")
@@ -41,14 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     from dcem_lab.suite.film import CannotDrawError, film
 
     path = given.output or default_path(given.what, "play.mp4")
-    progress = Progress(steps_to_play(trained, 1, 1) or 0, label=given.what)
     try:
-        episode = film(trained, path, given.seed, given.fps or 25, progress.advance)
+        with closing(Progress(steps_to_play(trained, 1, 1) or 0, label=given.what)) as progress:
+            episode = film(trained, path, given.seed, given.fps or 25, progress.advance)
     except CannotDrawError as error:
         print(f"dcem play: {error}", file=sys.stderr)
         return FAILED
-    finally:
-        progress.close()
     print(f"return {episode.total:.1f} in {episode.length} actions: {path}")
     return DONE
 
@@ -56,11 +50,9 @@ def main(arguments: Sequence[str]) -> int:
 def _play_cartpole(given: argparse.Namespace) -> int:
     check_cartpole_options(_parser(), given, {"--seed", "--output", "--fps"})
     from dcem_lab.cartpole.film import film
-    from dcem_lab.pretrained import PretrainedError
 
     path = given.output or default_path(given.what, "play.mp4")
-    with blamed_on_usage(PretrainedError):
-        path, sides = film(given.what, path, given.seed, fps=given.fps or 10)
+    path, sides = film(given.what, path, given.seed, fps=given.fps or 10)
     for side in sides:
         starts = side.actions.shape[-1]
         cost = f"mean cost {side.costs[-1].mean():.2f} from {starts} states with the pole hanging down"
@@ -73,7 +65,6 @@ def _parser() -> Parser:
     parser = Parser("play", "Record a video of one episode of a trained controller.", _EXAMPLES)
     add_common_options(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="video file (play.mp4 in the run folder)")
-    parser.add_argument(
-        "--fps", type=float, metavar="F", help="frames per second, one per action (25; cartpole: 10)"
-    )
+    words = "frames per second, one per action (25; cartpole: 10)"
+    parser.add_argument("--fps", type=float, metavar="F", help=words)
     return parser

@@ -38,22 +38,10 @@ def _parser() -> argparse.ArgumentParser:
         "Sections without results show the command that produces them.",
         _EXAMPLES,
     )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=Path("lab/results"),
-        metavar="DIR",
-        help="folder of results (%(default)s)",
-    )
-    parser.add_argument("--quick", type=Path, metavar="DIR", help="folder of a quick reproduction to include")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out/report.html"), metavar="FILE", help="output file (%(default)s)"
-    )
-    parser.add_argument(
-        "--checkout",
-        type=Path,
-        default=Path(),
-        metavar="DIR",
-        help="checkout with benchmarks and docs (%(default)s)",
-    )
+    add, results, page = parser.add_argument, Path("lab/results"), Path("out/report.html")
+    add("--results", type=Path, default=results, metavar="DIR", help="folder of results (%(default)s)")
+    add("--quick", type=Path, metavar="DIR", help="folder of a quick reproduction to include")
+    add("--out", type=Path, default=page, metavar="FILE", help="output file (%(default)s)")
+    checkout = "checkout with benchmarks and docs (%(default)s)"
+    add("--checkout", type=Path, default=Path(), metavar="DIR", help=checkout)
     return parser

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dcem_lab.commands import evaluate, export, play, train
-from dcem_lab.commands.exits import DONE, INTERRUPTED, MissingError
+from dcem_lab.commands.exits import DONE, INTERRUPTED, missing
 from dcem_lab.commands.parser import Parser
 
 _EXAMPLES = """\
@@ -109,8 +109,8 @@ def _unless_missing(command: Callable[[Sequence[str]], int], words: Sequence[str
     """A command that may need a simulator, or Matplotlib, which are not installed."""
     try:
         command(words)
-    except MissingError as error:
-        print(f"skipped: {error}")
+    except ModuleNotFoundError as error:
+        print(f"skipped: {missing(error)}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import re
 import textwrap
@@ -16,8 +17,9 @@ from dcem_lab.runs.settings import Known, known_settings
 
 WIDTH = 110
 _INDENT = 30
-# `samples: N, samples per iteration.` or `batch, length: chunks per update, ...`
-_ENTRY = re.compile(r"(\s*)([a-z]\w*(?:, [a-z]\w*)*): (.+)")
+# `samples: N, samples per iteration.` or `batch, length: chunks per update, ...`, with the lines that are
+# further in below it.
+_ENTRY = re.compile(r"^( *)([a-z]\w*(?:, [a-z]\w*)*): (.+(?:\n\1 +\S.*)*)", re.MULTILINE)
 
 
 def settings_help(name: str, module: Any) -> str:
@@ -28,13 +30,8 @@ def settings_help(name: str, module: Any) -> str:
     lines += [f"settings of {name}, with their defaults:"]
     for key, known in known_settings(config_type).items():
         head = f"  {f'{key}={as_typed(defaults[key])}':{_INDENT}}  ({_allowed(known)})"
-        lines += textwrap.wrap(
-            f"{head} {about.get(key, '')}".rstrip(),
-            WIDTH,
-            subsequent_indent=" " * (_INDENT + 4),
-            drop_whitespace=True,
-            break_on_hyphens=False,
-        )
+        text, indent = f"{head} {about.get(key, '')}".rstrip(), " " * (_INDENT + 4)
+        lines += textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
     lines += ["", "presets:"]
     for preset, changes in module.PRESETS.items():
         changes = flatten(changed(base, changes))
@@ -54,41 +51,18 @@ def as_typed(value: Any) -> str:
 def descriptions(config_type: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Dotted names of the fields, and what docstrings say about them, those of base classes included."""
     for base in reversed(config_type.__mro__):
-        for names, text in _entries(base.__dict__.get("__doc__") or ""):
-            yield from ((f"{prefix}{name}", text) for name in names)
+        for _, names, text in _ENTRY.findall(inspect.cleandoc(base.__dict__.get("__doc__") or "")):
+            yield from ((f"{prefix}{name}", " ".join(text.split())) for name in names.split(", "))
     hints = typing.get_type_hints(config_type)
     for field in dataclasses.fields(config_type):
         if dataclasses.is_dataclass(hints[field.name]):
             yield from descriptions(hints[field.name], f"{prefix}{field.name}.")
 
 
-def _entries(doc: str) -> Iterator[tuple[list[str], str]]:
-    """Names and text of every entry; lines that are further in belong to the entry above them."""
-    names: list[str] = []
-    text, depth = "", 0
-    for line in doc.splitlines():
-        match = _ENTRY.fullmatch(line)
-        indent = len(line) - len(line.lstrip())
-        if names and line.strip() and indent > depth:
-            text += " " + line.strip()
-            continue
-        if names:
-            yield names, text
-        names = match[2].split(", ") if match else []
-        text, depth = (match[3], indent) if match else ("", 0)
-    if names:
-        yield names, text
-
-
 def _summary(config_type: Any) -> str:
     """The docstring up to its list of attributes."""
-    doc = textwrap.dedent(f"{' ' * 4}{config_type.__doc__ or ''}")
-    kept = []
-    for line in doc.splitlines():
-        if line.startswith("Attributes") or _ENTRY.fullmatch(line):
-            break
-        kept.append(line)
-    return "\n".join(kept).strip()
+    doc = inspect.cleandoc(config_type.__doc__ or "")
+    return re.split(f"^Attributes|{_ENTRY.pattern}", doc, maxsplit=1, flags=re.MULTILINE)[0].strip()
 
 
 def _allowed(known: Known) -> str:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcem_lab.commands.exits import DONE, UsageError, blamed_on_usage, needs_extras
+from dcem_lab.commands.exits import DONE, UsageError, blamed_on_usage
 from dcem_lab.commands.parser import Parser
 
 _EXAMPLES = """\
@@ -16,18 +16,16 @@ _EXAMPLES = """\
 """
 
 
-@needs_extras()
 def main(arguments: Sequence[str]) -> int:
     """Run `dcem ship` with these arguments; returns the exit code, raises UsageError."""
     given = _parser().parse_args(arguments)
     from dcem_lab import pretrained
     from dcem_lab.cartpole import shipped
-    from dcem_lab.runs import CheckpointError, RunError, read_record
+    from dcem_lab.runs import read_record
     from dcem_lab.suite.results import CONTROLLERS
     from dcem_lab.suite.trained import load
 
-    wrong = (ValueError, LookupError, OSError, pretrained.PretrainedError, CheckpointError, RunError)
-    with blamed_on_usage(*wrong):
+    with blamed_on_usage(ValueError, LookupError, OSError):
         experiment = read_record(given.run)["experiment"]
         folder = given.folder or pretrained.FOLDER
         if experiment in CONTROLLERS:
@@ -55,14 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("run", metavar="RUN", help="a run of agent, planet, embed, ppo or the cartpole")
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits, '.', '_' and '-'")
-    parser.add_argument(
-        "--snapshot",
-        choices=["best", "last"],
-        default="best",
-        help="which weights: best in evaluations, or last (%(default)s)",
-    )
-    parser.add_argument(
-        "--tau", type=float, metavar="TAU", help="temperature of the decoders to take from a grid (1)"
-    )
+    snapshots = "which weights: best in evaluations, or last (%(default)s)"
+    parser.add_argument("--snapshot", choices=["best", "last"], default="best", help=snapshots)
+    grid = "temperature of the decoders to take from a grid (1)"
+    parser.add_argument("--tau", type=float, metavar="TAU", help=grid)
     parser.add_argument("--folder", type=Path, metavar="DIR", help="destination (lab/weights)")
     return parser

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import importlib
 import sys
 import time
-from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, MissingError, UsageError
+from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, UsageError
 from dcem_lab.commands.launchers import Launcher, Slurm
 from dcem_lab.commands.sweep_status import note_planned
 from dcem_lab.runs import RunError, read_record
@@ -25,23 +24,22 @@ if TYPE_CHECKING:
 
 def sweep(job: Job, launcher: Launcher, configs: list[Any]) -> int:
     """Run every config through the launcher, list how they ended, and return the exit code."""
-    if launcher.needs and find_spec(launcher.needs) is None:
-        raise MissingError(launcher.needs, "[sweep]")
+    if launcher.needs:
+        importlib.import_module(launcher.needs)  # at once, before anything is written
     root = (job.options.run_dir or Path("runs", job.experiment)).resolve()
     job = dataclasses.replace(job, options=dataclasses.replace(job.options, run_dir=root))
     if isinstance(launcher, Slurm):  # a job's time begins when the cluster starts it
         job = dataclasses.replace(job, deadline=None)
-    runs = {job.folder(config, of_sweep=True): config for config in configs}
+    runs = {job.folder(config): config for config in configs}
     if len(runs) < len(configs):
         raise UsageError("the sweep asks for the same run more than once")
     failed = False
     try:
         note_planned(root, runs)
-        left = [config for config in configs if not job.is_finished(config, of_sweep=True)]
+        left = [config for config in configs if not job.is_finished(config)]
         in_time = takewhile(lambda _: job.deadline is None or time.monotonic() < job.deadline, left)
         if left:
-            task = functools.partial(job.run, of_sweep=True)
-            launcher.launch(task, in_time, root / ".sweep", job.experiment)
+            launcher.launch(job.run, in_time, root / ".sweep", job.experiment)
     except KeyboardInterrupt:
         print("stopped waiting; jobs that a cluster has started continue", file=sys.stderr)
     except Exception as error:
@@ -57,16 +55,16 @@ def _list(runs: dict[Path, Any]) -> set[str]:
     """Print a line per run (its folder and config); returns the statuses that occur."""
     statuses = set()
     for folder, config in runs.items():
-        status, progress, error = "not started", "", ""
-        if (folder / RECORD).exists():
-            status, progress, error = _outcome(folder, config)
+        status, progress, error = _outcome(folder, config)
         statuses.add(status)
         print(f"{status:12} {progress:>15}  {folder}  {printable(error)}".rstrip())
     return statuses
 
 
 def _outcome(folder: Path, config: Any) -> tuple[str, str, str]:
-    """The status, progress and error of a run that has begun."""
+    """The status, progress and error of a run."""
+    if not (folder / RECORD).exists():
+        return "not started", "", ""
     try:
         record = read_record(folder)
     except RunError as error:

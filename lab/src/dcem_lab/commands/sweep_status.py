@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 import time
@@ -22,6 +21,7 @@ from dcem_lab.runs.record import RECORD
 from dcem_lab.terminal import printable
 
 PLANNED = Path(".sweep", "runs.json")
+HEADS = ["run", "status", "progress", "left", "seen", "metric", "newest", "lowest", "highest"]
 
 _EXAMPLES = """\
   dcem sweep-status runs/cartpole                    every run of the experiment
@@ -42,21 +42,6 @@ def main(arguments: Sequence[str]) -> int:
     return DONE
 
 
-@dataclasses.dataclass(frozen=True)
-class Status:
-    """What is known about one run. The metrics are the newest, the lowest and the highest logged."""
-
-    run: str
-    status: str
-    step: int = 0
-    steps: int | None = None
-    seconds_left: float | None = None
-    seconds_ago: float | None = None
-    metric: str = ""
-    values: tuple[float, float, float] | None = None
-    error: str = ""
-
-
 def note_planned(root: Path, folders: Iterable[Path]) -> None:
     """Remember which runs a sweep is going to have, beside those of sweeps before it."""
     names = {str(folder.relative_to(root)) for folder in folders}
@@ -71,68 +56,46 @@ def runs_below(root: Path) -> list[str]:
     return sorted(begun | set(_planned(root)))
 
 
-def status(root: Path, run: str, metric: str | None = None) -> Status:
-    """What the files of a run say, without disturbing it.
+def status(root: Path, run: str, metric: str | None = None) -> dict[str, str]:
+    """What the files of a run say, without disturbing it: cells by their `HEADS`, and any error.
 
     Unless named, the metric is the first of the newest record that is not a count.
     """
-    try:
-        return _status(root, run, metric)
-    except (RunError, OSError, ValueError) as error:
-        return Status(run, "damaged", error=str(error))
-
-
-def _status(root: Path, run: str, metric: str | None) -> Status:
     folder = root / run
-    if not (folder / RECORD).exists():
-        return Status(run, "not started")
-    record, log = read_record(folder), read_records(folder / LOG)
-    running = record["status"] == "running"
-    step, steps = record["step"], record["steps"]
+    try:
+        if not (folder / RECORD).exists():
+            return {"run": run, "status": "not started"}
+        record, log = read_record(folder), read_records(folder / LOG)
+        touched = max(path.stat().st_mtime for path in (folder / RECORD, folder / LOG) if path.exists())
+    except (RunError, OSError, ValueError) as error:
+        return {"run": run, "status": "damaged", "error": str(error)}
     newest = log[-1] if log else {}
-    if running:  # the record is as old as the last checkpoint
-        step = max(step, _whole(newest.get("step", 0)))
-    seconds = max(record["wall_seconds"], newest.get("seconds", 0.0))
-    touched = max(path.stat().st_mtime for path in (folder / RECORD, folder / LOG) if path.exists())
-    name = metric or _first_metric(newest)
-    return Status(
-        run=run,
-        status=record["status"],
-        step=step,
-        steps=steps,
-        seconds_left=seconds * (steps - step) / step if running and step and steps else None,
-        seconds_ago=max(0.0, time.time() - touched) if running else None,
-        metric=name,
-        values=_newest_and_extremes(log, name),
-        error=record["error"] or "",
-    )
+    step, steps, logged = record["step"], record["steps"], newest.get("step", 0)
+    row = {"run": run, "status": record["status"], "error": record["error"] or ""}
+    if record["status"] == "running":
+        if math.isfinite(logged):  # the record is as old as the last checkpoint
+            step = max(step, int(logged))
+        seconds = max(record["wall_seconds"], newest.get("seconds", 0.0))
+        if step and steps and math.isfinite(seconds):
+            row["left"] = duration(seconds * (steps - step) / step)
+        row["seen"] = f"{duration(max(0.0, time.time() - touched))} ago"
+    if steps:
+        row["progress"] = f"{step}/{steps} {step / steps:4.0%}"
+    return row | _metrics(log, metric or _first_metric(newest))
 
 
-def table(rows: Sequence[Status]) -> str:
+def table(rows: Sequence[dict[str, str]]) -> str:
     """All of it as text: a line per run, what failed and why, and the count of each status.
 
     Text from files is escaped, so that it cannot control the terminal.
     """
-    heads = ["run", "status", "progress", "left", "seen", "metric", "newest", "lowest", "highest"]
-    lines = [heads, *map(_cells, rows)]
+    lines = [HEADS, *([printable(row.get(head, "")) for head in HEADS] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
-    errors = [printable(f"{row.run}: {row.error}") for row in rows if row.error]
-    counts = ", ".join(f"{count} {name}" for name, count in Counter(row.status for row in rows).items())
+    errors = [printable(f"{row['run']}: {row['error']}") for row in rows if row.get("error")]
+    counts = ", ".join(f"{count} {name}" for name, count in Counter(row["status"] for row in rows).items())
     parts = ["\n".join(map(str.rstrip, text)), "\n".join(errors), f"{len(rows)} runs: {counts}"]
     return "\n\n".join(filter(None, parts))
-
-
-def _cells(row: Status) -> list[str]:
-    progress = f"{row.step}/{row.steps} {row.step / row.steps:4.0%}" if row.steps else ""
-    seen = "" if row.seconds_ago is None else f"{duration(row.seconds_ago)} ago"
-    left = "" if row.seconds_left is None else duration(row.seconds_left)
-    metrics = [f"{value:.4g}" for value in row.values] if row.values else ["", "", ""]
-    return [printable(row.run), row.status, progress, left, seen, printable(row.metric), *metrics]
-
-
-def _whole(step: float) -> int:
-    return int(step) if math.isfinite(step) else 0
 
 
 def _first_metric(newest: dict[str, float]) -> str:
@@ -140,12 +103,13 @@ def _first_metric(newest: dict[str, float]) -> str:
     return next((name for name in names if isinstance(newest[name], float)), names[0] if names else "")
 
 
-def _newest_and_extremes(log: list[dict[str, float]], name: str) -> tuple[float, float, float] | None:
+def _metrics(log: list[dict[str, float]], name: str) -> dict[str, str]:
     values = [row[name] for row in log if name in row]
-    finite = [value for value in values if math.isfinite(value)]
     if not values:
-        return None
-    return values[-1], min(finite, default=math.nan), max(finite, default=math.nan)
+        return {"metric": name}
+    finite = [value for value in values if math.isfinite(value)]
+    shown = values[-1], min(finite, default=math.nan), max(finite, default=math.nan)
+    return {"metric": name} | {head: f"{x:.4g}" for head, x in zip(HEADS[-3:], shown, strict=True)}
 
 
 def _planned(root: Path) -> list[str]:
@@ -154,9 +118,7 @@ def _planned(root: Path) -> list[str]:
         names: Any = json.loads(read_small(path.parent, path.name))
     except (OSError, ValueError, RecursionError):
         return []
-    if not isinstance(names, list):
-        return []
-    inside = root.resolve()
+    inside, names = root.resolve(), names if isinstance(names, list) else []
     return [name for name in names if isinstance(name, str) and _is_below(inside, name)]
 
 

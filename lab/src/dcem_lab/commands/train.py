@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dcem_lab import experiments
-from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, MissingError, UsageError, blamed_on_usage
+from dcem_lab.commands.exits import DONE, FAILED, INTERRUPTED, UsageError, blamed_on_usage, missing
 from dcem_lab.commands.launchers import LAUNCHERS, Launcher, Slurm
 from dcem_lab.commands.overrides import read_config, read_options, read_sweep
 from dcem_lab.commands.parser import Parser
@@ -68,14 +68,17 @@ def main(arguments: Sequence[str]) -> int:
     options, launcher, words = _sort(given.settings, module, given.multirun)
     if options.launcher != "local" and not given.multirun:
         raise UsageError(f"launcher={options.launcher} is for sweeps; add -m")
-    job = Job.plan(given.experiment, module, options, shlex.join(["dcem", "train", *arguments]))
+    base = _with_preset(module, options.preset)
+    deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
+    command = shlex.join(["dcem", "train", *arguments])
+    job = Job(given.experiment, options, base, command, deadline, given.multirun)
     also = [*_names(Options), *_names(launcher), "from"]
-    configs = read_sweep(job.base, words, also) if given.multirun else [read_config(job.base, words, also)]
+    configs = read_sweep(base, words, also) if given.multirun else [read_config(base, words, also)]
     for config in configs:
         _check(module, config, on_this_machine=not isinstance(launcher, Slurm))
     if given.dry_run:
         for config in configs:
-            print(f"{job.folder(config, given.multirun)}\n{json.dumps(to_json(config), indent=1)}")
+            print(f"{job.folder(config)}\n{json.dumps(to_json(config), indent=1)}")
         return DONE
     if given.multirun:
         return sweep(job, launcher, configs)
@@ -88,8 +91,8 @@ def _help(parser: argparse.ArgumentParser, experiment: str | None) -> str:
         return parser.format_help()
     try:
         return settings_help(experiment, load_experiment(experiment))
-    except MissingError as error:
-        return f"{parser.format_help()}\nsettings of {experiment}: {error}"
+    except ModuleNotFoundError as error:
+        return f"{parser.format_help()}\nsettings of {experiment}: {missing(error)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,61 +115,42 @@ class Job:
     base: Any  # what the words on the command line change: the defaults, or a preset
     command: str
     deadline: float | None  # on time.monotonic's clock, which all processes of a machine share
-
-    @staticmethod
-    def plan(experiment: str, module: Any, options: Options, command: str) -> Job:
-        presets = module.PRESETS
-        if options.preset is not None and options.preset not in presets:
-            raise UsageError(f"preset must be one of {', '.join(presets) or '(none)'}, got {options.preset}")
-        base = changed(module.Config(), presets[options.preset] if options.preset else {})
-        deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
-        return Job(experiment, options, base, command, deadline)
+    of_sweep: bool
 
     def variant(self, config: Any) -> str:
         return variant(config, self.base, self.options.preset)
 
-    def folder(self, config: Any, of_sweep: bool = False) -> Path:
-        if self.options.run_dir is not None and not of_sweep:
+    def folder(self, config: Any) -> Path:
+        if self.options.run_dir is not None and not self.of_sweep:
             return self.options.run_dir
         root = self.options.run_dir or Path("runs", self.experiment)
         return root / self.variant(config) / f"seed{config.seed}"
 
-    def is_finished(self, config: Any, of_sweep: bool = False) -> bool:
+    def is_finished(self, config: Any) -> bool:
         try:
-            record = read_record(self.folder(config, of_sweep))
+            record = read_record(self.folder(config))
         except RunError:  # not begun; or not readable, which the run will say
             return False
         return record.get("status") == "finished" and record.get("config") == to_json(config)
 
-    def run(self, config: Any, of_sweep: bool = False) -> str:
+    def run(self, config: Any) -> str:
         """Run one config, or resume it; returns `finished`, `interrupted` or `failed`."""
-        folder = self.folder(config, of_sweep)
+        folder = self.folder(config)
+        if self.is_finished(config):
+            _say(f"already finished: {folder} (delete it to run it again)")
+            return "finished"
+        about = {"experiment": self.experiment, "variant": self.variant(config), "command": self.command}
         limit = self.options.time_limit if self.deadline is None else self.deadline - time.monotonic()
-        run = Run(
-            folder,
-            config,
-            experiment=self.experiment,
-            variant=self.variant(config),
-            command=self.command,
-            time_limit=limit,
-            tensorboard=self.options.tensorboard,
-            bar=False if of_sweep else None,
-        )
+        tensorboard, bar = self.options.tensorboard, False if self.of_sweep else None
         try:
-            if self.is_finished(config, of_sweep):
-                _say(f"already finished: {folder} (delete it to run it again)")
-                return "finished"
-            with run:
+            with Run(folder, config, **about, time_limit=limit, tensorboard=tensorboard, bar=bar) as run:
                 load_experiment(self.experiment).run(config, run)
         except Interrupted as stop:
             _say(f"{stop}, in {folder}\nresume with: {self.command}")
             return "interrupted"
-        except RunError as error:
-            if of_sweep:
-                _say(f"failed: {error}")
-                return "failed"
-            raise UsageError(str(error)) from error
-        except (CheckpointError, OSError) as error:
+        except (RunError, CheckpointError, OSError) as error:
+            if isinstance(error, RunError) and not self.of_sweep:
+                raise  # the command asks for an unsuitable folder
             _say(f"failed: {error}")
             return "failed"
         except Exception:
@@ -177,16 +161,15 @@ class Job:
         return "finished"
 
 
+def _with_preset(module: Any, preset: str | None) -> Any:
+    if preset is not None and preset not in module.PRESETS:
+        raise UsageError(f"preset must be one of {', '.join(module.PRESETS) or '(none)'}, got {preset}")
+    return changed(module.Config(), module.PRESETS[preset] if preset else {})
+
+
 def load_experiment(name: str) -> Any:
-    """`experiments.load`, with what is missing said in a sentence."""
-    try:
+    with blamed_on_usage(ValueError):
         return experiments.load(name)
-    except ModuleNotFoundError as error:
-        if name.split(".")[0] == error.name:
-            raise UsageError(f"there is no module {name!r} to train") from error
-        raise MissingError(error.name) from error
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -197,27 +180,24 @@ def _parser() -> argparse.ArgumentParser:
         usage="dcem train EXPERIMENT [key=value ...] [-m]",
         add_help=False,
     )
-    parser.add_argument(
-        "experiment", metavar="EXPERIMENT", nargs="?", help="a name from the list above, or your own module"
-    )
-    parser.add_argument("settings", metavar="key=value", nargs="*", help="settings of the experiment")
-    parser.add_argument("-m", "--multirun", action="store_true", help="sweep over lists of values")
-    parser.add_argument("-n", "--dry-run", action="store_true", help="print folders and configs, run nothing")
-    parser.add_argument(
-        "-h", "--help", action="store_true", help="show this help, with the settings of EXPERIMENT if given"
-    )
+    add = parser.add_argument
+    add("experiment", metavar="EXPERIMENT", nargs="?", help="a name from the list above, or your own module")
+    add("settings", metavar="key=value", nargs="*", help="settings of the experiment")
+    add("-m", "--multirun", action="store_true", help="sweep over lists of values")
+    add("-n", "--dry-run", action="store_true", help="print folders and configs, run nothing")
+    add("-h", "--help", action="store_true", help="show this help, with the settings of EXPERIMENT if given")
     return parser
 
 
 def _sort(words: Sequence[str], module: Any, multirun: bool) -> tuple[Options, Launcher, list[str]]:
     """The words of the command line: our options, those of the launcher, settings of the experiment."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
-    options = read_options(Options(), {key: given[key] for key in _names(Options) if key in given})
-    kind, settings = LAUNCHERS[options.launcher], []
-    launcher = read_options(kind(), {key: given[key] for key in _names(kind) if key in given})
+    options = read_options(Options(), given)
+    launcher = read_options(LAUNCHERS[options.launcher](), given)
+    taken, settings = (*_names(Options), *_names(launcher)), []
     for word in words:
         key, equals, value = word.partition("=")
-        if equals and key in (*_names(Options), *_names(kind)):
+        if equals and key in taken:
             continue
         if equals and key == "from":  # commas in the name of a folder do not make a list
             as_given = multirun or value.startswith(("'", '"'))

@@ -14,6 +14,7 @@ from typing import Any
 _TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 _RANGE = re.compile(r"range\(\s*(-?\d+\s*(?:,\s*-?\d+\s*){0,2})\)")
 _BOOLS = {"true": True, "false": False}
+_NAMES: dict[Any, str] = {type(None): "null", bool: "true or false", Path: "a path"}
 
 
 def listed(text: str) -> list[str]:
@@ -66,31 +67,20 @@ def read(text: str, kind: Any) -> Any:
     elif _is_enum(kind) and text in kind.__members__:
         return kind[text]
     elif kind is str and text != "null" and not text.startswith("["):
-        return _unquoted(text)
+        quoted = text[:1] in ("'", '"') and _TOKEN.fullmatch(text)
+        return str(ast.literal_eval(text)) if quoted else text
     raise ValueError(f"must be {type_text(kind)}, got {text or 'nothing'}")
 
 
 def type_text(kind: Any) -> str:
     """How to say what a field takes: `int`, `float or null`, `dcem or gd` (an enum), `[int, ...]`."""
-    if kind is type(None):
-        return "null"
-    if kind is bool:
-        return "true or false"
-    if kind is Path:
-        return "a path"
     if _is_enum(kind):
         return " or ".join(kind.__members__)
     if _is_union(kind):
         return " or ".join(map(type_text, typing.get_args(kind)))
     if typing.get_origin(kind) is tuple:
         return f"[{type_text(typing.get_args(kind)[0])}, ...]"
-    return getattr(kind, "__name__", str(kind))
-
-
-def _unquoted(text: str) -> str:
-    if text[:1] not in ("'", '"') or _TOKEN.fullmatch(text) is None:
-        return text
-    return str(ast.literal_eval(text))
+    return _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
 
 
 def _is_union(kind: Any) -> bool:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
@@ -19,8 +19,8 @@ class EnergyNetwork(nn.Module):
         hidden: sizes of the hidden layers.
         members: M independent networks that share nothing but their launches. With M > 1 the first dimension
             of x and y is the member.
-        generator: for the first weights, uniform in ±1/√fan_in.
 
+    The first weights are uniform in ±1/√fan_in.
     The first layer is split: what x contributes is computed once, not for every candidate y.
     ``weights[i]``: (M, in, out) and ``biases[i]``: (M, out); ``weights[0]`` and ``biases[0]`` act on x,
     ``weights[1]`` on y.
@@ -31,24 +31,15 @@ class EnergyNetwork(nn.Module):
     """
 
     def __init__(
-        self,
-        x_dim: int,
-        y_dim: int,
-        hidden: Sequence[int] = (128, 128, 128),
-        members: int = 1,
-        generator: Generator | None = None,
+        self, x_dim: int, y_dim: int, hidden: Sequence[int] = (128, 128, 128), members: int = 1
     ) -> None:
         super().__init__()
-        if not hidden:
-            raise ValueError("EnergyNetwork: hidden must name at least one layer, got none")
         self.members = members
         joint = x_dim + y_dim
         sizes = [*hidden, 1]
 
         def uniform(fan_in: int, *shape: int) -> nn.Parameter:
-            return nn.Parameter(
-                torch.empty(members, *shape).uniform_(-1, 1, generator=generator) / fan_in**0.5
-            )
+            return nn.Parameter(torch.empty(members, *shape).uniform_(-1, 1) / fan_in**0.5)
 
         layers = list(itertools.pairwise(sizes))
         self.weights = nn.ParameterList(
@@ -60,11 +51,6 @@ class EnergyNetwork(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """x (*B, 1, m) or (*B, N, m), y (*B, N, n) → energies (*B, N); for M > 1 members, B begins with M."""
         members = self.members
-        if members > 1 and (y.shape[0] != members or x.shape[0] != members or y.ndim < 3):
-            raise ValueError(
-                f"EnergyNetwork: x and y must begin with the {members} members, got shapes {tuple(x.shape)} "
-                f"and {tuple(y.shape)}"
-            )
         weight_x, weight_y, *weights = self.weights
         bias_x, *biases = self.biases
         from_x = torch.baddbmm(bias_x.unsqueeze(1), x.reshape(members, -1, x.shape[-1]), weight_x)

@@ -9,11 +9,11 @@ data order, sampling noise, gradient norm, Adam moments and learning-rate schedu
 members. The results have the same distribution as separate runs, at little more than the cost of one.
 """
 
-import enum
 import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,6 @@ from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.runs.state import Restorable
 from dcem_lab.training.members import MemberAdam, Plateau
-
-
-class Method(enum.Enum):
-    dcem = "dcem"
-    gd = "gd"
-
-
-class Schedule(enum.Enum):
-    plateau = "plateau"
-    cosine = "cosine"
 
 
 @dataclass(frozen=True)
@@ -65,11 +55,12 @@ class Config(Settings):
     eval_every: updates between measurements.
     eval_iters: after training, evaluate with up to this many iterations.
     eval_draws: after training, number of solves to average over.
+    compile: on a CPU, compile the solves with torch.compile: about a minute to start, then faster updates.
     """
 
     seed: int = 0
     seeds: int = setting(3, least=1)
-    method: Method = Method.dcem
+    method: str = setting("dcem", among=("dcem", "gd"))
     n_iters: int = setting(10, least=1)
     n_iters_spread: int = setting(0, least=0)
     n_samples: int = setting(100, least=1)
@@ -84,12 +75,13 @@ class Config(Settings):
     updates_per_point: int = setting(3, least=1)
     batch: int = setting(1, least=1)
     lr: float = setting(1e-3, above=0)
-    schedule: Schedule = Schedule.plateau
+    schedule: str = setting("plateau", among=("plateau", "cosine"))
     clip: float = setting(1.0, above=0)
     patience: int = setting(20, least=1)
     eval_every: int = setting(200, least=1)
     eval_iters: int = setting(30, least=1)
     eval_draws: int = setting(10, least=1)
+    compile: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,10 +93,10 @@ class Config(Settings):
 # The variants of the study, then small versions of it.
 PRESETS: dict[str, dict[str, object]] = {
     "dcem": {},
-    "dcem-60k": {"updates": 60_000, "schedule": Schedule.cosine},
-    "gd": {"method": Method.gd},
-    "gd-starts": {"method": Method.gd, "starts": 10},
-    "gd-steps": {"method": Method.gd, "n_iters_spread": 5},
+    "dcem-60k": {"updates": 60_000, "schedule": "cosine"},
+    "gd": {"method": "gd"},
+    "gd-starts": {"method": "gd", "starts": 10},
+    "gd-steps": {"method": "gd", "n_iters_spread": 5},
     "dcem-T3": {"n_iters": 3},
     "dcem-T5": {"n_iters": 5},
     "dcem-tau0.1": {"tau": 0.1},
@@ -128,8 +120,10 @@ def run(config: Config, run: Run) -> None:
     model = Argmin(energy, solver_for(config), n=1)
     optimizer = MemberAdam(list(energy.parameters()), config.lr, config.clip).to(device)
     plateau = Plateau(config.seeds, config.patience).to(device)
-    update = Update(config, model, optimizer, generator)
-    measure = capture(lambda x: model(x, generator=generator), generator=generator, compile=False)
+    how: dict[str, Any] = {"generator": generator, "compile": config.compile}
+    changes = [*energy.parameters(), *optimizer.buffers()]
+    update = capture(partial(learn, config, model, optimizer, generator), changes=changes, **how)
+    measure = capture(lambda x: model(x, generator=generator), **how)
     batch = {"index": torch.zeros(config.seeds, config.batch, 1, dtype=torch.long)}
     state: dict[str, Restorable] = {
         "energy": energy,
@@ -151,7 +145,7 @@ def run(config: Config, run: Run) -> None:
     for step in run.steps(config.updates, state):
         if step % config.eval_every == 0:
             error = mse()
-            if config.schedule is Schedule.plateau:
+            if config.schedule == "plateau":
                 optimizer.lr.mul_(plateau(error))
             else:
                 optimizer.lr.fill_(config.lr * (1 + math.cos(math.pi * step / config.updates)) / 2)
@@ -172,7 +166,7 @@ def dataset(points: int) -> tuple[Tensor, Tensor]:
 
 
 def solver_for(config: Config) -> Solver:
-    if config.method is Method.gd:
+    if config.method == "gd":
         return GradientDescent(
             n_iters=config.n_iters,
             learning_rate=config.step_size,
@@ -189,40 +183,28 @@ def solver_for(config: Config) -> Solver:
     )
 
 
-class Update:
-    """One update of every member on its own points x (S, B, 1) and y (S, B, 1); on CUDA, one graph."""
+@torch.enable_grad()
+def learn(
+    config: Config, model: Argmin, optimizer: MemberAdam, generator: Generator, x: Tensor, y: Tensor
+) -> Tensor:
+    """One update of every member on its own points x (S, B, 1) and y (S, B, 1); returns their losses (S,)."""
+    loss = (predict(config, model, generator, x) - y).square().mean((-2, -1))
+    # The sum keeps members independent: each loss depends only on the parameters of its own member.
+    parameters = optimizer.parameters_of_members
+    optimizer.step(torch.autograd.grad(loss.sum(), parameters, materialize_grads=True))
+    return loss.detach()
 
-    def __init__(self, config: Config, model: Argmin, optimizer: MemberAdam, generator: Generator) -> None:
-        self.config, self.model, self.optimizer, self.generator = config, model, optimizer, generator
-        changes = [*model.parameters(), *optimizer.buffers()]
-        self._captured = capture(self.update, changes=changes, generator=generator, compile=False)
 
-    def __call__(self, x: Tensor, y: Tensor) -> None:
-        self._captured(x, y)
-
-    @torch.enable_grad()
-    def update(self, x: Tensor, y: Tensor) -> Tensor:
-        """Returns the loss of every member, (S,)."""
-        parameters = self.optimizer.parameters_of_members
-        loss = (self.predict(x) - y).square().mean((-2, -1))
-        # The sum keeps members independent: each loss depends only on the parameters of its own member.
-        self.optimizer.step(torch.autograd.grad(loss.sum(), parameters, materialize_grads=True))
-        return loss.detach()
-
-    def predict(self, x: Tensor) -> Tensor:
-        n_iters, spread = self.config.n_iters, self.config.n_iters_spread
-        if spread == 0:
-            return self.model(x, generator=self.generator)
-        # Run the most iterations and pick an iterate: shapes stay fixed, and each member can choose.
-        solution = self.model.solve(
-            x, n_iters=n_iters + spread, trace=True, cost=False, generator=self.generator
-        )
-        path = torch.stack([record.mean for record in solution.trace or ()])
-        shape = (1, x.shape[0], 1, 1)
-        last = torch.randint(
-            n_iters - spread, n_iters + spread + 1, shape, generator=self.generator, device=x.device
-        )
-        return path.gather(0, (last - 1).expand(1, *path.shape[1:])).squeeze(0)
+def predict(config: Config, model: Argmin, generator: Generator, x: Tensor) -> Tensor:
+    """ŷ (S, B, 1) after as many iterations as an update takes."""
+    n_iters, spread = config.n_iters, config.n_iters_spread
+    if spread == 0:
+        return model(x, generator=generator)
+    # Run the most iterations and pick an iterate: shapes stay fixed, and each member can choose.
+    path = iterates(model, x, n_iters + spread, generator).unsqueeze(-1)
+    least, most = n_iters - spread, n_iters + spread
+    last = torch.randint(least, most + 1, (x.shape[0], 1, 1, 1), generator=generator, device=x.device)
+    return path.gather(1, (last - 1).expand(-1, 1, *path.shape[2:])).squeeze(1)
 
 
 # After training

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ LABELS = {
     "quick,method=gd": "unrolled gradient descent, quick",
 }
 PAPER = ("dcem", "gd")  # the two that the paper shows
+FIXES = ("gd-starts", "gd-steps")  # of gradient descent
 BESIDE_PAPER = {"dcem": "dcem", "dcem-60k": "dcem", "gd": "gd"}  # which of them a variant is compared with
 PAPER_MSE = {
     name: f"≈ {REGRESSION_MSE[papers]:.0e}".replace("e-0", "e-") for name, papers in BESIDE_PAPER.items()
@@ -58,6 +59,11 @@ class Variant:
         """(S,)"""
         return self.errors[:, iterations - 1]
 
+    @property
+    def trained_error(self) -> np.ndarray:
+        """The error after as many iterations as in training, (S,)."""
+        return self.error_at(self.config["n_iters"])
+
     def trained_for(self, updates: int = REGRESSION_UPDATES) -> np.ndarray:
         """The training error (S,) around this many updates, or the last; averaged, since it is noisy."""
         near = np.abs(self.steps - updates) <= WINDOW
@@ -68,7 +74,7 @@ class Variant:
     @property
     def growth(self) -> np.ndarray:
         """The error after the most iterations relative to the error in training, (S,)."""
-        return self.errors[:, -1] / self.error_at(self.config["n_iters"])
+        return self.errors[:, -1] / self.trained_error
 
     @property
     def at_minimum(self) -> np.ndarray:
@@ -100,9 +106,9 @@ def read_variant(folder: Path) -> Variant:
     )
 
 
-def read_variants(results: Path | str) -> list[Variant]:
+def read_variants(results: Path) -> list[Variant]:
     """All variants under results/regression, those of the study first and in its order."""
-    root = Path(results) / "regression"
+    root = results / "regression"
     folders = [folder for folder in sorted(root.glob("*")) if seeds_of(folder)]
     if not folders:
         raise FileNotFoundError(f"{root} must have results such as dcem/seed0/curve.csv, found none")
@@ -120,62 +126,56 @@ def shaded(surface: np.ndarray) -> np.ndarray:
     return np.log10(1e-3 + (surface - low) / np.maximum(high - low, 1e-12))
 
 
-# Numbers
-
-
-def table(variants: Sequence[Variant]) -> list[dict[str, str]]:
+def table(variants: Sequence[Variant]) -> Iterator[dict[str, str]]:
     """One row per variant: the mean over the seeds, and the worst and best in brackets."""
-    rows = []
     for variant in variants:
         at_10, last = variant.error_at(min(10, variant.errors.shape[1])), variant.errors[:, -1]
         reached = variant.steps[-1] >= REGRESSION_UPDATES
         there = _spread(variant.trained_for(), "{:.1e}") if reached else "not reached"
-        rows.append(
-            {
-                "variant": variant.label,
-                "seeds": str(len(variant.curve)),
-                f"training MSE at {REGRESSION_UPDATES:,} updates": there,
-                "the paper's there": PAPER_MSE.get(variant.name, "not reported"),
-                "updates": f"{int(variant.steps[-1]):,}",
-                "MSE": _spread(variant.error_at(variant.config["n_iters"]), "{:.1e}"),
-                "MSE at 10": _spread(at_10, "{:.1e}"),
-                f"MSE at {variant.errors.shape[1]}": _spread(last, "{:.1e}"),
-                "ratio": _spread(last / at_10, "{:.3g}"),
-                f"within {NEAR} of a minimum": _spread(variant.at_minimum, "{:.0%}"),
-            }
-        )
-    return rows
+        yield {
+            "variant": variant.label,
+            "seeds": str(len(variant.curve)),
+            f"training MSE at {REGRESSION_UPDATES:,} updates": there,
+            "the paper's there": PAPER_MSE.get(variant.name, "not reported"),
+            "updates": f"{int(variant.steps[-1]):,}",
+            "MSE": _spread(variant.trained_error, "{:.1e}"),
+            "MSE at 10": _spread(at_10, "{:.1e}"),
+            f"MSE at {variant.errors.shape[1]}": _spread(last, "{:.1e}"),
+            "ratio": _spread(last / at_10, "{:.3g}"),
+            f"within {NEAR} of a minimum": _spread(variant.at_minimum, "{:.0%}"),
+        }
 
 
-def sentences(variants: Sequence[Variant]) -> list[str]:
+def sentences(variants: Sequence[Variant]) -> Iterator[str]:
     """What the numbers say about the paper's claims: DCEM stays at a minimum, gradient descent walks past."""
     found = {variant.name: variant for variant in variants}
     if not all(name in found for name in PAPER):
-        return ["The comparison needs the results of both dcem and gd."]
+        yield "The comparison needs the results of both dcem and gd."
+        return
     dcem, gd = (found[name] for name in PAPER)
-    walks_past = gd.growth.min() > 10
-    stays = dcem.growth.max() <= 2
-    minima = dcem.at_minimum.min() > gd.at_minimum.max() and dcem.at_minimum.mean() > 0.5
-    said = [
+    yield (
         f"Gradient descent leaves its prediction when it takes more steps than in training: "
-        f"{_verdict(walks_past)}. At {gd.errors.shape[1]} iterations its error is {_factor(gd.growth)} that "
-        f"at {gd.config['n_iters']}.",
-        f"DCEM stays at its prediction: {_verdict(stays)}. Its error is {_factor(dcem.growth)} that at "
-        f"{dcem.config['n_iters']} iterations; at most 2 times in every seed counts as staying.",
+        f"{_verdict(gd.growth.min() > 10)}. At {gd.errors.shape[1]} iterations its error is "
+        f"{_factor(gd.growth)} that at {gd.config['n_iters']}."
+    )
+    yield (
+        f"DCEM stays at its prediction: {_verdict(dcem.growth.max() <= 2)}. Its error is "
+        f"{_factor(dcem.growth)} that at {dcem.config['n_iters']} iterations; at most 2 times in every seed "
+        "counts as staying."
+    )
+    minima = dcem.at_minimum.min() > gd.at_minimum.max() and dcem.at_minimum.mean() > 0.5
+    yield (
         f"DCEM predicts local minima of the learned surface, and gradient descent does not: "
         f"{_verdict(minima)}. {dcem.at_minimum.mean():.0%} and {gd.at_minimum.mean():.0%} of the predictions "
-        f"lie within {NEAR} of one.",
-    ]
-    for name in ("gd-starts", "gd-steps"):
-        if name in found:
-            variant = found[name]
-            fixed = variant.growth.max() <= 2 and variant.at_minimum.min() > 0.5
-            said.append(
-                f"{variant.label}: {'also stays' if fixed else 'does not stay'} at minima (its error is "
-                f"{_factor(variant.growth)} that in training, {variant.at_minimum.mean():.0%} of the "
-                "predictions are minima)."
-            )
-    return said
+        f"lie within {NEAR} of one."
+    )
+    for variant in (found[name] for name in FIXES if name in found):
+        fixed = variant.growth.max() <= 2 and variant.at_minimum.min() > 0.5
+        yield (
+            f"{variant.label}: {'also stays' if fixed else 'does not stay'} at minima (its error is "
+            f"{_factor(variant.growth)} that in training, {variant.at_minimum.mean():.0%} of the "
+            "predictions are minima)."
+        )
 
 
 def _verdict(holds: bool) -> str:

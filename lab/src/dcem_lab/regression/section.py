@@ -12,7 +12,7 @@ from markupsafe import Markup
 from dcem_lab import paper
 from dcem_lab.regression import numbers as regression
 from dcem_lab.regression.numbers import Variant
-from dcem_lab.report.charts import Line, figure, lines, panel, place
+from dcem_lab.report.charts import Line, lines, place
 from dcem_lab.report.claims import Claim, judge
 from dcem_lab.report.formats import scientific
 from dcem_lab.report.pictures import shades
@@ -41,7 +41,7 @@ def section(sources: Sources) -> Section:
         window=regression.WINDOW,
         sentences=regression.sentences(variants),
         curves=curves(variants),
-        rows=regression.table(variants),
+        rows=list(regression.table(variants)),
     )
     return Section(
         "regression",
@@ -81,29 +81,22 @@ def _naming(name: str) -> tuple[str, str, str]:
 
 
 def _claim(variant: Variant) -> Claim:
-    errors = variant.trained_for()
-    mean, low, high = log_interval(errors)
+    errors, known = variant.trained_for(), paper.REGRESSION_MSE[regression.BESIDE_PAPER[variant.name]]
+    mean, low, high = map(scientific, log_interval(errors))
     return Claim(
         *_naming(variant.name),
         regression.PAPER_MSE[variant.name],
-        scientific(mean),
+        mean,
         str(len(errors)),
-        f"[{scientific(low)}, {scientific(high)}]",
-        judge(
-            errors,
-            paper.REGRESSION_MSE[regression.BESIDE_PAPER[variant.name]],
-            lower_is_better=True,
-            log=True,
-        ),
+        f"[{low}, {high}]",
+        judge(errors, known, lower_is_better=True, log=True),
     )
-
-
-# What did not work
 
 
 def failures(variants: Sequence[Variant]) -> Iterator[str]:
     """Sentences whose condition the numbers meet."""
     named = {variant.name: variant for variant in variants}
+    errors = {variant.name: ", ".join(map(scientific, variant.trained_error)) for variant in variants}
     dcem = named.get("dcem")
     if dcem is not None and dcem.growth.max() > 2:
         yield (
@@ -111,56 +104,47 @@ def failures(variants: Sequence[Variant]) -> Iterator[str]:
             f"{dcem.errors.shape[1]} iterations it is {dcem.growth.min():.2g} to {dcem.growth.max():.2g} "
             f"times that after {dcem.config['n_iters']}. That of gradient descent grows far more."
         )
-    for name in ("gd-starts", "gd-steps"):
-        variant = named.get(name)
-        if variant is not None and variant.growth.max() <= 2:
-            errors = variant.error_at(variant.config["n_iters"])
+    for variant in (named[name] for name in regression.FIXES if name in named):
+        if variant.growth.max() <= 2:
             yield (
                 f"Regression: a simple change also fixes gradient descent. {variant.label}: "
                 f"{variant.at_minimum.mean():.0%} of predictions are at minima, and more iterations do no "
-                f"harm (errors by seed: {', '.join(map(scientific, errors))}). The paper's conclusion holds "
-                "for plain unrolling."
+                f"harm (errors by seed: {errors[variant.name]}). The paper's conclusion holds for plain "
+                "unrolling."
             )
     for variant in variants:
-        errors = variant.error_at(variant.config["n_iters"])
-        failed = int((errors > 1).sum())
-        if failed:
+        if failed := int((variant.trained_error > 1).sum()):
             yield (
-                f"Regression: {variant.label} fails in {failed} of {len(errors)} seeds (errors by seed: "
-                f"{', '.join(map(scientific, errors))})."
+                f"Regression: {variant.label} fails in {failed} of {len(variant.errors)} seeds (errors by "
+                f"seed: {errors[variant.name]})."
             )
-
-
-# Figures
 
 
 def curves(variants: Sequence[Variant]) -> Markup:
     """Errors while training and against iterations at test time: the paper's two, then the others."""
     papers = [variant for variant in variants if variant.name in regression.PAPER] or list(variants)
     others = [variant for variant in variants if variant not in papers]
-    groups = [("the paper's methods", papers), ("variants", others)] if others else [("", papers)]
+    groups = {", the paper's methods": papers, ", variants": others} if others else {"": papers}
     training, testing = [], []
-    for name, group in groups:
-        of = f", {name}" if name else ""
-        banded = group is papers
-        steps = Scale(0, float(max(variant.steps[-1] for variant in group)))
-        series = []
+    for of, group in groups.items():
+        legend = [(color_of(variant), variant.label) for variant in group]
+        updates, iterations = [], []
         for variant in group:
             x, logs = binned(variant.steps, np.log(np.maximum(variant.curve, 1e-12)), bins=100)
-            series += _seeds(variant, x, np.exp(logs), banded)
-        chart = lines("Training error", series, steps, _ERRORS, "updates", "MSE")
-        training.append(panel(f"Training error{of}", chart, _legend(group)))
-        most = max(variant.errors.shape[1] for variant in group)
-        series = [
-            line for v in group for line in _seeds(v, np.arange(1, v.errors.shape[1] + 1), v.errors, banded)
-        ]
-        chart = lines("Error after iterations", series, Scale(1, most), _ERRORS, "iterations", "MSE")
-        testing.append(panel(f"Error at test time{of}", chart, _legend(group)))
+            updates += _seeds(variant, x, np.exp(logs), banded=group is papers)
+            x = np.arange(1, variant.errors.shape[1] + 1)
+            iterations += _seeds(variant, x, variant.errors, banded=group is papers)
+        most = Scale(0, float(max(variant.steps[-1] for variant in group)))
+        chart = lines("Training error", updates, most, _ERRORS, "updates", "MSE")
+        training.append(part("panel", f"Training error{of}", chart, legend))
+        most = Scale(1, max(variant.errors.shape[1] for variant in group))
+        chart = lines("Error after iterations", iterations, most, _ERRORS, "iterations", "MSE")
+        testing.append(part("panel", f"Error at test time{of}", chart, legend))
     caption = (
         "Mean squared error: geometric mean and 95% interval over seeds for the paper's two methods, single "
         "seeds for the variants. At test time the number of iterations differs from that in training."
     )
-    return figure(caption, [*training, *testing], wide=True)
+    return part("figure", caption, [*training, *testing], "panels wide")
 
 
 def _seeds(variant: Variant, x: np.ndarray, samples: np.ndarray, banded: bool) -> list[Line]:
@@ -170,16 +154,9 @@ def _seeds(variant: Variant, x: np.ndarray, samples: np.ndarray, banded: bool) -
     return [Line(variant.label, color, x, *log_interval(samples))]
 
 
-def _legend(variants: Sequence[Variant]) -> list[tuple[str, str]]:
-    return [(color_of(variant), variant.label) for variant in variants]
-
-
 def color_of(variant: Variant) -> str:
     """The class that the stylesheet colours."""
     return f"c{regression.place(variant.name) % 8}"
-
-
-# The figure with a slider
 
 
 def explorer_data(variants: Sequence[Variant]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 8, 8, 36
 DOT = 3  # pixels across
 TALLEST = 100  # pixels of a column of dots, which are smaller where they would be more
 _ROW = 30  # the height of one
+_MACROS = "report/charts.html"
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,12 @@ class Line:
     thin: bool = False
 
     def path(self, x: Scale, y: Scale) -> str:
-        return f"M{_points(x, y, self.x, self.y)}"
+        return f"M{points(x, y, self.x, self.y)}"
 
     def band(self, x: Scale, y: Scale) -> str:
         assert self.low is not None and self.high is not None
-        back = _points(x, y, self.x[::-1], self.high[::-1])
-        return f"M{_points(x, y, self.x, self.low)}L{back}Z"
+        back = points(x, y, self.x[::-1], self.high[::-1])
+        return f"M{points(x, y, self.x, self.low)}L{back}Z"
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def lines(
     ylabel: str,
     rules: Sequence[Rule] = (),
 ) -> Markup:
-    return _draw("lines", title, series, *place(x, y), xlabel, ylabel, rules)
+    return part("lines", title, series, *place(x, y), xlabel, ylabel, rules, of=_MACROS)
 
 
 def rows(
@@ -129,7 +130,7 @@ def rows(
         middle = TOP + _ROW * (i + 0.5)
         at = [middle + shift for shift in _shifts(marks, x)]
         placed.append((label, middle, list(zip(marks, at, strict=True))))
-    return _draw("rows", title, placed, x, y, xlabel, rules, height)
+    return part("rows", title, placed, x, y, xlabel, rules, height, of=_MACROS)
 
 
 def dots(title: str, found: Sequence[Dots], x: Scale, xlabel: str) -> Markup:
@@ -141,24 +142,11 @@ def dots(title: str, found: Sequence[Dots], x: Scale, xlabel: str) -> Markup:
         base = top + 20 + DOT + pitch * level
         placed.append((one, top, base))
         top = base + 14
-    return _draw("dots", title, placed, x, xlabel, top + BOTTOM, pitch)
+    return part("dots", title, placed, x, xlabel, top + BOTTOM, pitch, of=_MACROS)
 
 
-def panel(title: str, chart: Markup, legend: Sequence[tuple[str, str]] = ()) -> Markup:
-    """A chart with its title above and its legend below."""
-    return part("panel", title, chart, legend)
-
-
-def figure(caption: str | Markup, panels: Sequence[Markup], wide: bool = False) -> Markup:
-    """Panels next to each other if there is room, with a caption."""
-    return part("figure", caption, panels, "panels wide" if wide else "panels")
-
-
-def _draw(macro: str, /, *arguments: object) -> Markup:
-    return part(macro, *arguments, of="report/charts.html")
-
-
-def _points(x: Scale, y: Scale, xs: np.ndarray, ys: np.ndarray) -> str:
+def points(x: Scale, y: Scale, xs: np.ndarray, ys: np.ndarray) -> str:
+    """Of a path, in pixels."""
     return "L".join(f"{x(float(a)):.1f} {y(float(b)):.1f}" for a, b in zip(xs, ys, strict=True))
 
 

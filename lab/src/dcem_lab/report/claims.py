@@ -54,13 +54,7 @@ class Claim:
 
 
 def judge(ours: np.ndarray, paper: float, lower_is_better: bool = False, log: bool = False) -> Verdict:
-    """Where the paper's number lies relative to our 95% interval over seeds (S,).
-
-    >>> judge(np.array([1.0, 1.1, 1.2]), 1.15).words
-    'agrees'
-    >>> judge(np.array([1.0, 1.1, 1.2]), 0.5).words
-    'better'
-    """
+    """Where the paper's number lies relative to our 95% interval over seeds (S,)."""
     found = (log_interval if log else interval)(ours)
     if len(ours) == 1:
         better = (found.mean <= paper) if lower_is_better else (found.mean >= paper)
@@ -72,10 +66,7 @@ def judge(ours: np.ndarray, paper: float, lower_is_better: bool = False, log: bo
 
 
 def beside(ours: Interval, paper: float, lower_is_better: bool = False) -> Verdict:
-    """
-    >>> beside(Interval(700, 690, 710), 701).words
-    'agrees'
-    """
+    """Where it lies relative to an interval that is known."""
     if ours.holds(paper):
         return Verdict("agrees", "good")
     better = ours.mean <= paper if lower_is_better else ours.mean >= paper

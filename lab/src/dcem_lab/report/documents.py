@@ -7,13 +7,13 @@ between them is rebuilt from a table of that name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from dcem_lab.report.sources import Sources
 
 NOT_MEASURED = "not measured yet"
 
-Rows = Sequence[dict[str, str]]
+Rows = Iterable[dict[str, str]]
 Tables = Mapping[str, Callable[[Sources], Rows]]
 
 _BLOCK = re.compile(r"(<!-- table ([\w-]+): begin -->\n).*?(<!-- table \2: end -->)", re.DOTALL)
@@ -38,7 +38,8 @@ def markdown(rows: Rows) -> str:
     | --- | --- |
     | mass | 1.0 |
     """
-    if not rows:
+    found = list(rows)
+    if not found:
         return f"*{NOT_MEASURED.capitalize()}.*"
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    lines = [list(found[0]), ["---"] * len(found[0]), *(list(row.values()) for row in found)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

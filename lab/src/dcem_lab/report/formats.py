@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,18 @@ def number(value: float) -> str:
     ('1,234', '0.0123')
     """
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def if_number(text: str, form: Callable[[float], str] = number) -> str:
+    """A cell of a table that may be a number, in another form.
+
+    >>> if_number("1234.5"), if_number("out of memory"), if_number("")
+    ('1,234', 'out of memory', '')
+    """
+    try:
+        return form(float(text))
+    except ValueError:
+        return text
 
 
 def counted(count: int, what: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -14,11 +13,15 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup, escape
 
+from dcem_lab.report.templates import part
+
 _SYMBOLS = {r"\Pi": "Π", r"\tau": "τ", r"\mu": "μ", r"\sigma": "σ", r"\theta": "θ", r"\hat": ""}
 
 
 def by_heading(path: Path) -> tuple[str, dict[str, str]]:
-    """The text below the title of a page, and below each of its headings."""
+    """The text below the title of a page, and below each of its headings; nothing where there is no page."""
+    if not path.exists():
+        return "", {}
     title, *below = path.read_text(encoding="utf-8").split("\n## ")
     pairs = (part.partition("\n") for part in below)
     return title.partition("\n")[2], {heading: text for heading, _, text in pairs}
@@ -30,32 +33,26 @@ def render(text: str) -> Markup:
     Markup('<p>a <em>b</em> and <code>c &lt; d</code></p>\\n')
     """
     tokens = _parser.parse(text)
-    _prepare_tables(tokens)
     for token in tokens:
         token.children = _without_inner_links(token.children or [])
+    while any(token.type == "table_open" for token in tokens):
+        tokens = _with_first_table(tokens)
+    return _rendered(tokens)
+
+
+def _rendered(tokens: Sequence[Token]) -> Markup:
     return Markup(_parser.renderer.render(tokens, _parser.options, {}))
 
 
-def _prepare_tables(tokens: Sequence[Token]) -> None:
-    """Mark the first cell of a row as its title and label the others, since a row may be shown as a card."""
-    names: list[str] = []
-    column = 0
-    for token, following in pairwise(tokens):
-        if token.type == "table_open":
-            names = []
-        elif token.type == "tr_open":
-            column = 0
-        elif token.type == "th_open":
-            names.append(following.content)
-            token.attrSet("scope", "col")
-        elif token.type == "td_open":
-            token.attrSet("data-label", names[column])
-            column += 1
-    rows = [i for i, token in enumerate(tokens) if token.type == "tr_open"]
-    for i in rows:
-        if tokens[i + 1].type == "td_open":
-            tokens[i + 1].tag = tokens[i + 3].tag = "th"
-            tokens[i + 1].attrs = {"scope": "row"}
+def _with_first_table(tokens: Sequence[Token]) -> list[Token]:
+    """Its tokens replaced by one, a table like the others of the report."""
+    kinds = [token.type for token in tokens]
+    start, end = kinds.index("table_open"), kinds.index("table_close") + 1
+    cells = [_rendered([token]) for token in tokens[start:end] if token.type == "inline"]
+    width = kinds[start:end].count("th_open")
+    names, *rows = (cells[i : i + width] for i in range(0, len(cells), width))
+    table = part("table", [dict(zip(names, row, strict=True)) for row in rows])
+    return [*tokens[:start], Token("html_block", "", 0, content=table), *tokens[end:]]
 
 
 def _without_inner_links(tokens: Sequence[Token]) -> list[Token]:
@@ -91,21 +88,6 @@ def _show_math(
     return f'<i class="math">{text}</i>'
 
 
-def _show_table(
-    self: RendererHTML, tokens: Sequence[Token], i: int, options: OptionsDict, env: EnvType
-) -> str:
-    """Put it in a scrolling box; a cell has at most one element, because a card separates label and value."""
-    tag = self.renderToken(tokens, i, options, env)
-    token = tokens[i]
-    if token.tag == "table":
-        return f'<div class="table">{tag}' if token.nesting > 0 else f"{tag}</div>"
-    if token.tag == "td" and tokens[i + token.nesting].content:
-        return f"{tag}<span>" if token.nesting > 0 else f"</span>{tag}"
-    return tag
-
-
 _parser = MarkdownIt("commonmark", {"html": False}).enable("table")
 _parser.inline.ruler.before("escape", "math", _mathematics)
 _parser.add_render_rule("math", _show_math)
-for _kind in ("table_open", "table_close", "td_open", "td_close"):
-    _parser.add_render_rule(_kind, _show_table)

@@ -53,18 +53,8 @@ class Scale:
         rough = (self.high - self.low) / about
         unit = 10 ** math.floor(math.log10(rough))
         step = next(unit * m for m in (1, 2, 2.5, 5, 10) if unit * m >= rough * 0.999)
-        values = [
-            i * step
-            for i in range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)
-        ]
-        return [(value, _label(value)) for value in values]
-
-
-def covering(values: list[float], margin: float = 0.05) -> Scale:
-    """A linear scale with some room around all values."""
-    low, high = min(values), max(values)
-    room = (high - low) * margin or 1.0
-    return Scale(low - room, high + room)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [(i * step, _label(i * step)) for i in range(first, last + 1)]
 
 
 def _power(power: int) -> str:

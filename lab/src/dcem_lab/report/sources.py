@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,6 @@ class Sources:
     def gpu_benchmarks(self) -> Path:
         """Kernels, solves, planning and model updates on a CUDA device."""
         return self.checkout / "lab" / "benchmarks" / "gpu" / "results"
-
-    @property
-    def agent_benchmarks(self) -> Path:
-        """Steps of training, on a CPU."""
-        return self.checkout / "lab" / "benchmarks" / "results"
 
     @property
     def docs(self) -> Path:
@@ -99,3 +94,15 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 def rows_if_any(path: Path) -> list[dict[str, str]]:
     """The rows of a table; none if it does not exist."""
     return read_rows(path) if path.exists() else []
+
+
+def grouped(rows: Iterable[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
+    """The rows that agree in these columns, by what they have there.
+
+    >>> grouped([{"a": "1", "b": "2"}, {"a": "1", "b": "3"}], "a")
+    {('1',): [{'a': '1', 'b': '2'}, {'a': '1', 'b': '3'}]}
+    """
+    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found

@@ -30,11 +30,7 @@ class Interval(NamedTuple):
 
 
 def interval(samples: np.ndarray) -> Interval:
-    """Mean and confidence bounds (Student's t) over the first axis; a single sample has no width.
-
-    >>> interval(np.array([1.0, 2.0, 3.0])).mean
-    np.float64(2.0)
-    """
+    """Mean and confidence bounds (Student's t) over the first axis; a single sample has no width."""
     n, mean = len(samples), samples.mean(0)
     if n == 1:
         return Interval(mean, mean, mean)
@@ -48,11 +44,7 @@ def log_interval(samples: np.ndarray) -> Interval:
 
 
 def bootstrap(samples: np.ndarray, statistic: Callable[..., Any], resamples: int) -> Interval:
-    """A statistic of samples (S,), with bootstrap bounds from resampling them.
-
-    >>> bootstrap(np.array([1.0, 1.0]), np.mean, 10)
-    Interval(mean=1.0, low=1.0, high=1.0)
-    """
+    """A statistic of samples (S,), with bootstrap bounds from resampling them."""
     value = float(statistic(samples))
     if len(samples) == 1:
         return Interval(value, value, value)
@@ -65,11 +57,7 @@ def bootstrap(samples: np.ndarray, statistic: Callable[..., Any], resamples: int
 def stratified(
     groups: Sequence[np.ndarray], statistic: Callable[[np.ndarray], np.ndarray], resamples: int
 ) -> Interval:
-    """A statistic, over the last axis, of all samples of groups (S,), with bootstrap bounds within groups.
-
-    >>> stratified([np.array([1.0, 1.0]), np.array([4.0, 4.0])], interquartile_mean, 10)
-    Interval(mean=2.5, low=2.5, high=2.5)
-    """
+    """A statistic, over the last axis, of all samples of groups (S,), with bootstrap bounds within groups."""
     random = np.random.default_rng(0)
     drawn = np.concatenate([random.choice(group, (resamples, len(group))) for group in groups], -1)
     tail = (1 - CONFIDENCE) / 2
@@ -78,20 +66,12 @@ def stratified(
 
 
 def interquartile_mean(samples: np.ndarray, axis: int = -1) -> np.ndarray:
-    """The interquartile mean of samples (..., S), which outliers do not affect.
-
-    >>> float(interquartile_mean(np.array([0.0, 4.0, 6.0, 1000.0])))
-    5.0
-    """
+    """The interquartile mean of samples (..., S), which outliers do not affect."""
     return np.asarray(stats.trim_mean(samples, 0.25, axis=axis))
 
 
 def optimality_gap(samples: np.ndarray, best: float) -> np.ndarray:
-    """The optimality gap: how far samples (..., S) fall short of the best, on average; excess does not count.
-
-    >>> float(optimality_gap(np.array([900.0, 700.0, 1400.0, 1000.0]), best=1000))
-    100.0
-    """
+    """How far samples (..., S) fall short of the best, on average; excess does not count."""
     return np.maximum(best - samples, 0).mean(-1)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -42,25 +40,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "content": _content,
-        "columns": _columns,
         "whole": _whole,
-        "px": _pixels,
+        "px": "{:.5g}".format,  # the digits that a drawing needs
         "duration": formats.duration,
         "machine": formats.machine_of,
         "command": formats.public_command,
     }
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
     return made
-
-
-def _content(path: str) -> Markup:
-    """Of a stylesheet or a script of this package."""
-    return Markup(files("dcem_lab").joinpath(path).read_text(encoding="utf-8"))
-
-
-def _columns(rows: Iterable[Mapping[str, object]]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def _whole(text: object) -> Markup:
@@ -70,8 +57,3 @@ def _whole(text: object) -> Markup:
     parts = re.split(r"(\[[^\]]*\]|[\d.]+e[-+]\d+)", str(text))
     unbroken = Markup('<span class="whole">{}</span>')
     return Markup("").join(unbroken.format(part) if i % 2 else part for i, part in enumerate(parts))
-
-
-def _pixels(value: float) -> str:
-    """Format with the digits that a drawing needs."""
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -55,14 +55,8 @@ class Checkpoints:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             entry = write_tensors(self.folder / self._data_name(step), tensors)
-            body = {
-                "format": _FORMAT,
-                "step": step,
-                "notes": dict(notes or {}),
-                "tensors": entry,
-                "tree": encoded,
-            }
-            write_bytes(self.folder / manifest, seal(body))
+            about = {"format": _FORMAT, "step": step, "notes": dict(notes or {})}
+            write_bytes(self.folder / manifest, seal({**about, "tensors": entry, "tree": encoded}))
         except OSError as error:
             intact = f"the one in {self._good[-1][0]} is intact" if self._good else "there is no earlier one"
             raise CheckpointError(
@@ -100,12 +94,8 @@ class Checkpoints:
 
     def _data_name(self, step: int) -> str:
         """A data file never replaces one that a manifest names."""
-        taken = {data for _, data in self._good}
-        name, again = f"step{step:012d}.safetensors", 0
-        while name in taken:
-            again += 1
-            name = f"step{step:012d}-{again}.safetensors"
-        return name
+        name = f"step{step:012d}.safetensors"
+        return name if name not in dict(self._good).values() else f"step{step:012d}-1.safetensors"
 
     def _remove_others(self) -> None:
         """Manifests go before the data they name: a manifest never outlives its data."""

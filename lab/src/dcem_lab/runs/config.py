@@ -8,22 +8,14 @@ import hashlib
 import math
 import re
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from dcem_lab.runs.settings import known_settings, require
+
 _LONGEST_NAME = 100
 _HUGE = 2**63
-
-
-def require(holds: bool, field: str, value: object, allowed: str) -> None:
-    """For `__post_init__`: a ValueError that names the field, what is allowed and what came.
-
-    >>> require(-1 > 0, "n_samples", -1, "at least 1")
-    Traceback (most recent call last):
-    ValueError: n_samples must be at least 1, got -1
-    """
-    if not holds:
-        raise ValueError(f"{field} must be {allowed}, got {value!r}")
 
 
 def check_numbers(config: Any) -> None:
@@ -54,41 +46,16 @@ def to_json(value: Any) -> Any:
 
 def flatten(config: Any) -> dict[str, Any]:
     """Dotted field names and their values: `{'seed': 0, 'solver.tau': 1.0}`."""
-    flat: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            flat |= {f"{field.name}.{name}": inner for name, inner in flatten(value).items()}
-        else:
-            flat[field.name] = value
-    return flat
+    return {key: attrgetter(key)(config) for key in known_settings(type(config))}
 
 
 def changed(config: Any, changes: Mapping[str, Any], group: str = "") -> Any:
-    """`config` with other values for some of its dotted settings; a ValueError says their whole names.
-
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Solver:
-    ...     tau: float = 1.0
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Config:
-    ...     seed: int = 0
-    ...     solver: Solver = Solver()
-    >>> changed(Config(), {"solver.tau": 0.5, "seed": 3})
-    Config(seed=3, solver=Solver(tau=0.5))
-    >>> flatten(Config())
-    {'seed': 0, 'solver.tau': 1.0}
-    """
-    own: dict[str, Any] = {}
-    groups: dict[str, dict[str, Any]] = {}
-    for key, value in changes.items():
-        name, dot, rest = key.partition(".")
-        if dot:
-            groups.setdefault(name, {})[rest] = value
-        else:
-            own[name] = value
-    for name, inner in groups.items():
-        own[name] = changed(own.get(name, getattr(config, name)), inner, f"{group}{name}.")
+    """`config` with other values for some of its dotted settings; a ValueError says their whole names."""
+    own = {key: value for key, value in changes.items() if "." not in key}
+    for name in dict.fromkeys(key.split(".")[0] for key in changes if "." in key):
+        start = f"{name}."
+        inner = {key.removeprefix(start): value for key, value in changes.items() if key.startswith(start)}
+        own[name] = changed(own.get(name, getattr(config, name)), inner, f"{group}{start}")
     try:
         return dataclasses.replace(config, **own)
     except ValueError as error:

@@ -9,37 +9,36 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 _SMALL = 16 << 20
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def replace_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write(temporary)` make a file beside `path`, then put it there in one step.
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path`, written inside, which then takes its place in one step.
 
     Whatever happens on the way (a full disk, SIGKILL, a power cut), `path` holds the old content or the new.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)  # in a folder from elsewhere it may be a symlink
     try:
-        write(temporary)
-        sync(temporary)
+        yield temporary
+        _sync(temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    _sync(path.parent)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace `path` by `content`, atomically."""
-
-    def write(temporary: Path) -> None:
+    with replacing(path) as temporary:
         temporary.write_bytes(content)
-
-    replace_atomically(path, write)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -61,8 +60,7 @@ def write_csv(
     write_bytes(path, text.getvalue().encode())
 
 
-def sync(path: Path) -> None:
-    """fsync a file or a folder."""
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -75,16 +73,11 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def inside(folder: Path, name: object) -> Path:
-    """`folder/name`, refused unless the name is plain, so that it stays inside the folder."""
+def regular_file(folder: Path, name: object) -> Path:
+    """`folder/name`, refused unless it is a plain file (no link, no pipe) with a name that stays in there."""
     if not (isinstance(name, str) and _PLAIN_NAME.fullmatch(name)):
         raise ValueError(f"file name {name!r} must be letters, digits, '.', '_' and '-', and no path")
-    return folder / name
-
-
-def regular_file(folder: Path, name: object) -> Path:
-    """The same, refused unless it is a plain file (no link, no pipe)."""
-    path = inside(folder, name)
+    path = folder / name
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -108,8 +101,7 @@ def seal(body: dict[str, object]) -> bytes:
     >>> unseal(seal({"step": 3}))
     {'step': 3}
     """
-    digest = hashlib.sha256(_json(body)).hexdigest()
-    return _json({"sha256": digest, **body})
+    return _json({"sha256": hashlib.sha256(_json(body)).hexdigest(), **body})
 
 
 def unseal(content: bytes) -> dict[str, object]:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from dcem_lab.runs.config import to_json
 from dcem_lab.runs.log import JsonLines, TensorBoard
 from dcem_lab.runs.progress import Progress
 from dcem_lab.runs.record import RECORD, RunError, continued_record, write_record
-from dcem_lab.runs.seeds import seed_everything
 from dcem_lab.runs.signals import Interrupted, StopRequests
-from dcem_lab.runs.state import Restorable, capture, check_restorable, restore
+from dcem_lab.runs.state import Restorable, capture, check_restorable, restore, seed_everything
 
 LOG, CHECKPOINTS = "log.jsonl", "checkpoints"
 _TENSORBOARD, _LOCK = "tensorboard", ".lock"
@@ -35,10 +35,6 @@ class Run:
     """
 
     step: int  # completed so far
-    _log: JsonLines
-    _log_end: int  # one past the last step logged
-    _tensorboard: TensorBoard
-    _seconds_before: float
 
     def __init__(
         self,
@@ -58,7 +54,8 @@ class Run:
         """
         self.folder = Path(folder)
         self.config = config
-        self.experiment, self.variant, self.command = experiment, variant, command
+        self._about = {"experiment": experiment, "variant": variant, "seed": config.seed, "command": command}
+        self._label = "/".join(filter(None, [experiment, variant, f"seed{config.seed}"]))
         self._time_limit, self._with_tensorboard, self._bar = time_limit, tensorboard, bar
         self._stops = StopRequests()
         self._checkpoints = Checkpoints(self.folder / CHECKPOINTS)
@@ -70,25 +67,29 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         _refuse_links(self.folder)
         _refuse_remains(self.folder)
-        self._lock = _lock(self.folder)
-        try:
-            self._record = {
-                "experiment": self.experiment,
-                "variant": self.variant,
-                "seed": self.config.seed,
-                "command": self.command,
-                **continued_record(self.folder, to_json(self.config)),
-            }
+        with ExitStack() as stack:
+            stack.callback(os.close, _lock(self.folder))
+            self._record = self._about | continued_record(self.folder, to_json(self.config))
             self._resumed: Checkpoint | None = self._checkpoints.load()
             self.step = self._resumed.step if self._resumed else 0
             self._start = time.monotonic()
             self._open_logs()
             self._write_record(status="running")
-        except BaseException:
-            os.close(self._lock)
-            raise
-        self._stops.__enter__()
+            stack.enter_context(self._stops)
+            self._entered = stack.pop_all()
         return self
+
+    def _open_logs(self) -> None:
+        notes = self._resumed.notes if self._resumed else {}
+        if not all(isinstance(value, int | float) and value >= 0 for value in notes.values()):
+            raise RunError(f"the notes of a checkpoint in {self.folder} must be numbers, got {notes}")
+        self._seconds_before = notes.get("seconds", 0.0)
+        self._log_end = notes.get("log_end", 0)  # one past the last step logged
+        try:
+            self._log = JsonLines(self.folder / LOG, notes.get("log_bytes", 0))
+        except ValueError as error:
+            raise RunError(f"{error}; put the log back or delete {self.folder} to start again") from error
+        self._tensorboard = TensorBoard(self.folder / _TENSORBOARD, self._log_end, self._with_tensorboard)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
@@ -97,8 +98,7 @@ class Run:
             if error is None:  # otherwise report the first error, such as a full disk
                 raise
         finally:
-            self._stops.__exit__()
-            os.close(self._lock)
+            self._entered.close()
         if isinstance(error, Interrupted):
             self._stops.pass_on()
 
@@ -141,7 +141,7 @@ class Run:
         self._restore(state)
         self._record["steps"] = n
         self._write_record()
-        self._progress = Progress(n, done=self.step, label=self._label(), bar=self._bar)
+        self._progress = Progress(n, done=self.step, label=self._label, bar=self._bar)
         saved, saved_at = self.step, time.monotonic()
         with self._stops.deferred():
             for step in range(self.step, n):
@@ -193,24 +193,9 @@ class Run:
         self._checkpoints.save(self.step, capture(state), notes)
         self._write_record()
 
-    def _open_logs(self) -> None:
-        notes = self._resumed.notes if self._resumed else {}
-        if not all(isinstance(value, int | float) and value >= 0 for value in notes.values()):
-            raise RunError(f"the notes of a checkpoint in {self.folder} must be numbers, got {notes}")
-        self._seconds_before = notes.get("seconds", 0.0)
-        self._log_end = notes.get("log_end", 0)
-        try:
-            self._log = JsonLines(self.folder / LOG, notes.get("log_bytes", 0))
-        except ValueError as error:
-            raise RunError(f"{error}; put the log back or delete {self.folder} to start again") from error
-        self._tensorboard = TensorBoard(self.folder / _TENSORBOARD, self._log_end, self._with_tensorboard)
-
     def _write_record(self, **changes: object) -> None:
         self._record |= {"step": self.step, "wall_seconds": round(self.seconds, 3), **changes}
         write_record(self.folder, self._record)
-
-    def _label(self) -> str:
-        return "/".join(filter(None, [self.experiment, self.variant, f"seed{self.config.seed}"]))
 
 
 def load_checkpoint(folder: Path | str) -> Checkpoint:

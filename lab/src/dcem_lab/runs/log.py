@@ -1,4 +1,4 @@
-"""Scalars over time: one JSON line per record, and TensorBoard if it is installed."""
+"""Scalars over time: one JSON line per record, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _is_number(value: object) -> bool:
 
 
 class TensorBoard:
-    """Event files for TensorBoard; does nothing if it is not wanted or not installed."""
+    """Event files for TensorBoard, if wanted."""
 
     def __init__(self, folder: Path, first_step: int, wanted: bool) -> None:
         """Events at or past `first_step` of an earlier session are hidden: those steps are done again."""
@@ -86,19 +86,14 @@ class TensorBoard:
         self._writer: Any = None
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        if self._wanted and self._writer is None:
-            self._open()
-        if self._writer is not None:
-            for name, value in scalars.items():
-                self._writer.add_scalar(name, value, step)
+        if not self._wanted:
+            return
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-    def _open(self) -> None:
-        try:  # imported late: it is slow to import
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            self._wanted = False
-        else:
             self._writer = SummaryWriter(str(self._folder), purge_step=self._first_step)
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         if self._writer is not None:

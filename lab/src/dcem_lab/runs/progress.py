@@ -28,16 +28,13 @@ class Progress:
         self._bar: Any = None
         terminal = sys.stderr is not None and sys.stderr.isatty()  # a process may be started without one
         if terminal if bar is None else bar:
-            try:
-                from tqdm import tqdm
-            except ImportError:
-                return
+            from tqdm import tqdm
+
             self._bar = tqdm(total=total, initial=done, desc=label, file=sys.stderr, dynamic_ncols=True)
 
     def show(self, metrics: dict[str, float]) -> None:
-        self._metrics = " ".join(
-            f"{name}={_short(value)}" for name, value in list(metrics.items())[:_METRICS]
-        )
+        first = list(metrics.items())[:_METRICS]
+        self._metrics = " ".join(f"{name}={_short(value)}" for name, value in first)
         if self._bar is not None:
             self._bar.set_postfix_str(self._metrics, refresh=False)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -78,26 +80,30 @@ _FIELDS: dict[str, tuple[object, str, Callable[[object], bool]]] = {
 }
 
 
-def _is_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [item for one in level for item in _items(one)]
-    return bool(level)
-
-
-def _items(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+def _is_deep(value: object, levels: int = _DEEPEST) -> bool:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_is_deep(item, levels - 1) for item in items)
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:
     write_json(folder / RECORD, record)
 
 
+@contextmanager
+def recorded(folder: Path, command: str) -> Iterator[dict[str, Any]]:
+    """Records in `folder` what is measured inside: the command, when and where it ran, and for how long.
+
+    Other results may be put into the record. Nothing is written where the inside fails.
+    """
+    began, started, record = time.perf_counter(), _now(), {"command": command}
+    yield record
+    seconds = round(time.perf_counter() - began, 3)
+    write_record(folder, {**record, "started": started, **facts.here(), "wall_seconds": seconds})
+
+
 def continued_record(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The record of a session that begins or resumes a run; RunError when the folder holds another config."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    now = _now()
     old: dict[str, Any] = {"config": config, "started": now, "steps": None, "sessions": []}
     if (folder / RECORD).exists():
         old = read_record(folder)
@@ -114,6 +120,10 @@ def continued_record(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
         **facts.here(),
         "sessions": [*old["sessions"], {"started": now, **facts.commit()}],
     }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:

@@ -7,7 +7,16 @@ import typing
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from dcem_lab.runs.config import require
+
+def require(holds: bool, field: str, value: object, allowed: str) -> None:
+    """For `__post_init__`: a ValueError that names the field, what is allowed and what came.
+
+    >>> require(-1 > 0, "n_samples", -1, "at least 1")
+    Traceback (most recent call last):
+    ValueError: n_samples must be at least 1, got -1
+    """
+    if not holds:
+        raise ValueError(f"{field} must be {allowed}, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)

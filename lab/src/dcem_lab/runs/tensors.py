@@ -8,25 +8,19 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dcem_lab.runs.files import regular_file, replace_atomically, sha256
+from dcem_lab.runs.files import regular_file, replacing, sha256
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, object]:
     """Write `tensors` to `path`, atomically; returns the entry that `read_tensors` verifies."""
     own = _unshared(tensors)
-    entry: dict[str, object] = {"file": path.name}
-
-    def write(temporary: Path) -> None:
+    with replacing(path) as temporary:
         try:
             safetensors.torch.save_file(own, temporary)
         except SafetensorError as error:  # its only report of a full or read-only disk
             raise OSError(str(error)) from error
         temporary.chmod(0o644)  # safetensors makes files that no other user may read
-        entry["bytes"] = temporary.stat().st_size
-        entry["sha256"] = sha256(temporary)
-
-    replace_atomically(path, write)
-    return entry
+        return {"file": path.name, "bytes": temporary.stat().st_size, "sha256": sha256(temporary)}
 
 
 def read_tensors(folder: Path, entry: object) -> dict[str, Tensor]:

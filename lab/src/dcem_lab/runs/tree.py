@@ -46,16 +46,13 @@ def tensor_names(encoded: object) -> set[str]:
 
 
 def _encode(node: Tree, path: str, tensors: dict[str, Tensor], stored: dict[object, str]) -> object:
-    if node is None or isinstance(node, bool | str):
+    if node is None or isinstance(node, bool | str) or type(node) is int:
         return node
-    if isinstance(node, np.ndarray):
-        return {_KIND: "array", "name": _store(_from_numpy(node, path), path, tensors, stored)}
-    if isinstance(node, np.generic):  # before int and float: np.float64 is a float
-        return {_KIND: "scalar", "name": _store(_from_numpy(np.asarray(node), path), path, tensors, stored)}
     if isinstance(node, Tensor):
         return {_KIND: "tensor", "name": _store(node, path, tensors, stored)}
-    if type(node) is int:
-        return node
+    if isinstance(node, np.ndarray | np.generic):
+        kind, tensor = "array" if isinstance(node, np.ndarray) else "scalar", _from_numpy(node, path)
+        return {_KIND: kind, "name": _store(tensor, path, tensors, stored)}
     if type(node) is float:
         return node if math.isfinite(node) else {_KIND: "float", "value": str(node)}
     if isinstance(node, list):
@@ -84,12 +81,9 @@ def _decode(node: object, tensors: Mapping[str, Tensor]) -> Tree:
     kind = node.get(_KIND)
     if kind is None:
         return {key: _decode(value, tensors) for key, value in node.items()}
-    if kind == "tensor":
-        return tensors[node["name"]]
-    if kind == "array":
-        return tensors[node["name"]].numpy()
-    if kind == "scalar":
-        return tensors[node["name"]].numpy()[()]
+    if kind in ("tensor", "array", "scalar"):
+        tensor = tensors[node["name"]]
+        return tensor if kind == "tensor" else tensor.numpy() if kind == "array" else tensor.numpy()[()]
     if kind == "tuple":
         return tuple(_decode(item, tensors) for item in node["items"])
     if kind == "dict":
@@ -116,7 +110,7 @@ def _store(tensor: Tensor, path: str, tensors: dict[str, Tensor], stored: dict[o
     return name
 
 
-def _from_numpy(array: np.ndarray, path: str) -> Tensor:
+def _from_numpy(array: np.ndarray | np.generic, path: str) -> Tensor:
     try:
         return torch.from_numpy(np.require(array, requirements=["C", "W"]))
     except (TypeError, ValueError):

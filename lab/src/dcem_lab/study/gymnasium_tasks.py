@@ -16,9 +16,8 @@ _KNOWN = {"MountainCarContinuous-v0": "90 counts as solved", "InvertedPendulum-v
 def rows(sources: Sources) -> Rows:
     """A row per training that has been evaluated, by its first seed, in the order of the tasks' names."""
     played = {(e.task, e.controller): e.totals for e in read_evaluations(sources.results, "gymnasium")}
-    found = []
-    for experiment, training in _trainings(sources):
-        record, curve = _record(training), training.curves[0]
+    for experiment, training, record in _trainings(sources):
+        curve = training.curves[0]
         steps, means = evaluated(curve, "eval_mean")
         if not len(steps):
             continue
@@ -27,36 +26,31 @@ def rows(sources: Sources) -> Rows:
         episodes = record["config"]["loop"]["eval_episodes"] if totals is None else len(totals)
         exact = played.get((training.task, "exact-model"))
         known = _KNOWN.get(training.task, "") if exact is None else f"{exact.mean():.1f} with the exact model"
-        found.append(
-            {
-                "task": training.task,
-                "trained with": f"`{experiment}`",
-                "steps": _steps(steps[-1], record["config"]["loop"]["env_steps"]),
-                "minutes": f"{curve['seconds'][curve['env_steps'] == steps[-1]][-1] / 60:.0f}",
-                "first evaluation": f"{_return(means[0])} after {steps[0]:,.0f}",
-                "after training": f"{_return(mean)} ({episodes} episodes)",
-                "for comparison": known,
-            }
-        )
-    return found
+        yield {
+            "task": training.task,
+            "trained with": f"`{experiment}`",
+            "steps": _steps(steps[-1], record["config"]["loop"]["env_steps"]),
+            "minutes": f"{curve['seconds'][curve['env_steps'] == steps[-1]][-1] / 60:.0f}",
+            "first evaluation": f"{_return(means[0])} after {steps[0]:,.0f}",
+            "after training": f"{_return(mean)} ({episodes} episodes)",
+            "for comparison": known,
+        }
 
 
 def commands(sources: Sources) -> Rows:
     """The command of every training."""
     return [
-        {"task": training.task, "command": f"`{_command(_record(training)['command'])}`"}
-        for _, training in _trainings(sources)
+        {"task": training.task, "command": f"`{_command(record['command'])}`"}
+        for _, training, record in _trainings(sources)
     ]
 
 
-def _trainings(sources: Sources) -> list[tuple[str, Training]]:
+def _trainings(sources: Sources) -> list[tuple[str, Training, dict[str, Any]]]:
+    """The experiment, the training and the record of its first seed."""
     folder = sources.results / "gymnasium"
     found = [(name, one) for name in _CONTROLLERS for one in read_trainings(folder / name)]
-    return sorted(found, key=lambda pair: pair[1].task)
-
-
-def _record(training: Training) -> dict[str, Any]:
-    return next(iter(training.records.values()))
+    ordered = sorted(found, key=lambda pair: pair[1].task)
+    return [(name, one, next(iter(one.records.values()))) for name, one in ordered]
 
 
 def _steps(done: float, planned: int) -> str:

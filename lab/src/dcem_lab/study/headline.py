@@ -12,9 +12,10 @@ from dcem_lab import paper
 from dcem_lab.cartpole import numbers as cartpole_numbers
 from dcem_lab.regression import numbers as regression
 from dcem_lab.report.documents import NOT_MEASURED
+from dcem_lab.report.formats import counted
 from dcem_lab.report.sources import Sources, read_json, rows_if_any
 from dcem_lab.study import optimisers, peers
-from dcem_lab.suite.beside import ranked, read_peers, returns_of
+from dcem_lab.suite.beside import read_peers, standings
 from dcem_lab.suite.numbers import Evaluation, main_trainings, read_evaluations
 
 _ROBOTS = {"cheetah-run": "Cheetah", "walker-walk": "Walker"}
@@ -75,15 +76,13 @@ def _control_suite(results: Path) -> Iterator[dict[str, str]]:
 
 def _with_a_value(results: Path) -> Iterator[dict[str, str]]:
     """Means over the seeds at the end of training, and published agents after the same number of steps."""
-    found = {training.task: returns_of(training.curves) for training in main_trainings(results)}
-    published = read_peers(results)
+    ours = standings(main_trainings(results), read_peers(results))
+    found = {training.task: (at, returns, known) for training, at, returns, known in ours}
     here, beside = [], []
     for task, robot in _ROBOTS.items():
-        if returns := found.get(task):
-            at = max(returns)
-            means = ", ".join(f"{mean:.0f}" for mean in returns[at])
-            here.append(f"{robot} after {at:,} steps: {means}")
-            known = ranked(task, at, published)
+        if task in found:
+            at, returns, known = found[task]
+            here.append(f"{robot} after {at:,} steps: {', '.join(f'{mean:.0f}' for mean in returns)}")
             names = dict.fromkeys([*known][:1] + ["TD-MPC2"] * ("TD-MPC2" in known))
             if names:
                 beside.append(f"{robot}: " + ", ".join(f"{agent} {known[agent]:.0f}" for agent in names))
@@ -151,8 +150,7 @@ def _speed(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _where(run: dict[str, Any]) -> str:
-    threads = run["threads"]
-    return f"{threads} CPU thread{'s' * (threads > 1)}, version {run['versions']['ours']['dcem']}"
+    return f"{counted(run['threads'], 'CPU thread')}, version {run['versions']['ours']['dcem']}"
 
 
 def _ms(text: str) -> str:

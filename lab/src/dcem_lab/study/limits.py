@@ -14,13 +14,11 @@ DEVIATIONS = "deviations.md"
 
 def section(sources: Sources, others: Sequence[Section]) -> Section:
     """What the other sections say did not work, and the page of deviations."""
-    path = sources.docs / DEVIATIONS
-    missing = f"They are listed in lab/docs/{DEVIATIONS} of a checkout."
-    first, deviations = by_heading(path) if path.exists() else (missing, {})
+    first, deviations = by_heading(sources.docs / DEVIATIONS)
     body = render(
         "study/limits.html",
         failures=[failure for other in others for failure in other.failures],
-        first=markdown(first),
+        first=markdown(first or f"They are listed in lab/docs/{DEVIATIONS} of a checkout."),
         deviations={heading: markdown(text) for heading, text in deviations.items()},
     )
     about = "Failures found in the sections above, and every difference from the paper."

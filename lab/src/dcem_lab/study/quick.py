@@ -9,11 +9,11 @@ from markupsafe import Markup
 
 from dcem_lab.regression import numbers as regression
 from dcem_lab.regression.section import curves, records_of
-from dcem_lab.report.charts import Line, figure, lines, panel
+from dcem_lab.report.charts import Line, lines
 from dcem_lab.report.formats import counted, number
 from dcem_lab.report.pictures import film
-from dcem_lab.report.scales import Scale, covering
-from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows
+from dcem_lab.report.scales import Scale
+from dcem_lab.report.sources import Section, Sources, grouped, or_not_run, read_columns, read_json, read_rows
 from dcem_lab.report.templates import part, render
 
 COMMAND = "dcem reproduce --quick"
@@ -37,7 +37,7 @@ def section(sources: Sources) -> Section | None:
 
 def _regression(results: Path) -> Markup:
     variants = regression.read_variants(results)
-    table = part("table", regression.table(variants))
+    table = part("table", list(regression.table(variants)))
     return table + curves(variants) + part("provenance", records_of(results, variants))
 
 
@@ -45,46 +45,37 @@ def _cartpole(results: Path) -> Markup:
     path = next(iter(sorted((results / "cartpole").glob("*/seed0/curve.csv"))), None)
     if path is None:
         raise FileNotFoundError(f"{results / 'cartpole'} must have a training, found none")
-    rows = read_rows(path)
-    steps = np.array([float(row["step"]) for row in rows])
+    curve = read_columns(path)
+    steps = curve["step"]
     series = [
-        Line(label, color, steps, np.array([float(row[name]) for row in rows]))
+        Line(label, color, steps, curve[name])
         for label, color, name in (("validation", "c0", "validation_cost"), ("training", "c1", "train_cost"))
     ]
-    scale = covering([float(value) for line in series for value in line.y])
+    low, high = (float(end([line.y for line in series])) for end in (np.min, np.max))
+    room = (high - low) / 20 or 1.0
+    scale = Scale(low - room, high + room)
     title = "Cost while training a two-dimensional latent space"
     chart = lines(title, series, Scale(0, float(steps[-1])), scale, "updates", "cost")
-    best = min(float(row["best_cost"]) for row in rows)
+    best = curve["best_cost"].min()
     caption = f"Blue: validation states. Orange: training states. The best validation cost is {best:.2f}."
     record = read_json(path.parent / "run.json")
-    return figure(caption, [panel(title, chart)]) + part("provenance", {"cartpole": record})
+    return part("figure", caption, [part("panel", title, chart)]) + part("provenance", {"cartpole": record})
 
 
 def _shipped(results: Path) -> Markup:
-    rows = []
-    costs: dict[str, list[float]] = {}
-    sampled = {}
-    for row in read_rows(results / "cartpole" / "shipped.csv"):
-        if row["states"] == "validation":
-            costs.setdefault(row["controller"], []).append(float(row["cost"]))
-            sampled[row["controller"]] = row["trajectories"]
-    for name, found in costs.items():
-        rows.append(
-            {
-                "controller": name,
-                "what": f"mean cost on the validation states, {int(sampled[name]):,} trajectories per plan",
-                "ours": f"{np.mean(found):.2f}",
-                "runs": counted(len(found), "solve"),
-            }
-        )
+    scores = grouped(read_rows(results / "cartpole" / "shipped.csv"), "states", "controller", "trajectories")
+    rows = [
+        {
+            "controller": controller,
+            "what": f"mean cost on the validation states, {int(sampled):,} trajectories per plan",
+            "ours": f"{np.mean([float(row['cost']) for row in found]):.2f}",
+            "runs": counted(len(found), "solve"),
+        }
+        for (states, controller, sampled), found in scores.items()
+        if states == "validation"
+    ]
     for path in sorted((results / "dmc").glob("*.csv")):
-        totals = [float(row["return"]) for row in read_rows(path)]
-        rows.append(
-            {
-                "controller": path.stem,
-                "what": "median return of an episode",
-                "ours": number(float(np.median(totals))),
-                "runs": counted(len(totals), "episode"),
-            }
-        )
+        totals = read_columns(path)["return"]
+        row = {"controller": path.stem, "what": "median return of an episode"}
+        rows.append(row | {"ours": number(np.median(totals)), "runs": counted(len(totals), "episode")})
     return part("table", rows)

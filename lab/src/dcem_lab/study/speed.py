@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dcem_lab.report.charts import Mark, panel, rows
-from dcem_lab.report.formats import counted, number
+from dcem_lab.report.charts import Mark, rows
+from dcem_lab.report.formats import counted, if_number, number
 from dcem_lab.report.scales import Scale
-from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows
+from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows, rows_if_any
 from dcem_lab.report.templates import part, render
 
 CPU_COMMAND = "make bench"
@@ -53,11 +53,15 @@ def _cpu(folder: Path) -> Markup:
         "Milliseconds per call on a logarithmic axis: forward and backward for the first two, forward only "
         "for the others. Hover over a point for its value."
     )
+    drawn = {CPU[name]: found[name] for name in DRAWN if name in found}
     return render(
         "study/benchmark.html",
         about=[_against(found, "theseus"), _cpu_machine(facts)],
         caption=caption,
-        panels=[_cpu_panel(name, found[name]) for name in DRAWN if name in found],
+        panels=[
+            _dots(title, [(row["case"], row["contender"], row[f"{passes} ms"]) for row in measured])
+            for (title, passes), measured in drawn.items()
+        ],
         tables=[(CPU[name][0], [_cpu_row(row) for row in rows_]) for name, rows_ in found.items()],
     )
 
@@ -96,31 +100,18 @@ def _cpu_machine(facts: dict[str, Any]) -> str:
     )
 
 
-def _cpu_panel(name: str, found: Sequence[dict[str, str]]) -> Markup:
-    title, passes = CPU[name]
-    return _dots(title, [(row["case"], row["contender"], row[f"{passes} ms"]) for row in found])
-
-
 def _dots(title: str, measured: Sequence[tuple[str, str, str]]) -> Markup:
     """(case, contender, milliseconds) as a chart with its legend; cells without a number are left out."""
     known = [(case, contender, float(ms)) for case, contender, ms in measured if ms]
     contenders = list(dict.fromkeys(contender for _, contender, _ in known))
     color = {contender: _COLORS[i % len(_COLORS)] for i, contender in enumerate(contenders)}
-    groups = [
-        (
-            case,
-            [
-                Mark(f"{case}, {who}: {number(ms)} ms", color[who], ms)
-                for at, who, ms in reversed(known)  # the first contender is drawn last, on top
-                if at == case
-            ],
-        )
-        for case in dict.fromkeys(case for case, _, _ in known)
-    ]
+    groups: dict[str, list[Mark]] = {case: [] for case, _, _ in known}
+    for case, who, ms in reversed(known):  # the first contender is drawn last, on top
+        groups[case].append(Mark(f"{case}, {who}: {number(ms)} ms", color[who], ms))
     values = [ms for _, _, ms in known]
     scale = Scale(min(values) / 2, max(values) * 2, log=True)
-    chart = rows(title, groups, scale, "milliseconds")
-    return panel(title, chart, [(color[who], who) for who in contenders])
+    chart = rows(title, list(groups.items()), scale, "milliseconds")
+    return part("panel", title, chart, [(color[who], who) for who in contenders])
 
 
 def _cpu_row(row: dict[str, str]) -> dict[str, str]:
@@ -130,13 +121,7 @@ def _cpu_row(row: dict[str, str]) -> dict[str, str]:
             shown[f"{name}, ms"] = number(float(row[f"{name} ms"]))
             q1, q3 = (number(float(row[f"{name} ratio {q}"] or "nan")) for q in ("q1", "q3"))
             shown[f"{name}, ratio"] = f"{number(float(row[f'{name} ratio']))} [{q1}–{q3}]"
-    skipped = {"case", "contender", "failure"}
-    for name, value in row.items():
-        if value and name not in skipped and not name.startswith("forward"):
-            shown[name] = number(float(value))
-    if row.get("failure"):
-        shown["failure"] = row["failure"]
-    return shown
+    return shown | {k: if_number(v) for k, v in row.items() if v and not k.startswith("forward")}
 
 
 def _gpu(folder: Path) -> Markup:
@@ -155,7 +140,10 @@ def _gpu(folder: Path) -> Markup:
         about=[about],
         caption="Milliseconds of device time, forward and backward, on a logarithmic axis.",
         panels=[_gpu_dots(GPU[name], found[name]) for name in ("lml", "dcem") if name in found],
-        tables=[(GPU[name], [_gpu_row(row) for row in rows_]) for name, rows_ in found.items()],
+        tables=[
+            (GPU[name], [{k: if_number(v) for k, v in row.items()} for row in measured])
+            for name, measured in found.items()
+        ],
     )
 
 
@@ -165,22 +153,10 @@ def _gpu_dots(title: str, found: Sequence[dict[str, str]]) -> Markup:
     return _dots(title, short)
 
 
-def _gpu_row(row: dict[str, str]) -> dict[str, str]:
-    return {name: number(float(value)) if _is_number(value) else value for name, value in row.items()}
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
-
-
 def loop_rows(sources: Sources) -> list[dict[str, str]]:
-    """Of loop.csv of the GPU and of the CPU, as far as they are there."""
-    paths = (folder / "loop.csv" for folder in (sources.gpu_benchmarks, sources.agent_benchmarks))
-    return [_loop_row(row) for path in paths if path.exists() for row in read_rows(path)]
+    """Of the loop.csv of the GPU and of that of the CPU, as far as they are there."""
+    folders = (sources.gpu_benchmarks, sources.checkout / "lab" / "benchmarks" / "results")
+    return [_loop_row(row) for folder in folders for row in rows_if_any(folder / "loop.csv")]
 
 
 def _loop_row(row: dict[str, str]) -> dict[str, str]:

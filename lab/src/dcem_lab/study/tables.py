@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from dcem_lab import paper
-from dcem_lab.cartpole import numbers as cartpole_numbers
+from dcem_lab.cartpole import numbers as cartpole
 from dcem_lab.cartpole import section as cartpole_section
 from dcem_lab.regression import numbers as regression
 from dcem_lab.regression import section as regression_section
 from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
-from dcem_lab.report.formats import duration
-from dcem_lab.report.sources import Sources, read_rows, rows_if_any
-from dcem_lab.study import gymnasium_tasks, headline, optimisers, peers
-from dcem_lab.study.speed import loop_rows
-from dcem_lab.suite import down_numbers, questions, realtime
+from dcem_lab.report.formats import duration, if_number
+from dcem_lab.report.sources import Sources, grouped, read_rows, rows_if_any
+from dcem_lab.study import gymnasium_tasks, headline, optimisers, peers, speed
+from dcem_lab.suite import beside, down_numbers, questions, realtime, walker_starts
+from dcem_lab.suite import numbers as suite
 from dcem_lab.suite import section as suite_section
-from dcem_lab.suite.beside import aggregate_rows, read_peers, task_rows
-from dcem_lab.suite.numbers import (
-    Training,
-    episode_rows,
-    label_of,
-    main_trainings,
-    planning_rows,
-    read_evaluations,
-    read_trainings,
-    training_rows,
-)
-from dcem_lab.suite.walker_starts import start_rows
 
 
 def pages(checkout: Path) -> list[Path]:
     """Where tables may be."""
-    return [checkout / "README.md", *sorted((checkout / "docs").glob("**/*.md")),
-            *sorted((checkout / "lab" / "docs").glob("**/*.md"))]  # fmt: skip
+    docs = (sorted((checkout / folder).glob("docs/**/*.md")) for folder in ("", "lab"))
+    return [checkout / "README.md", *chain(*docs)]
 
 
 def sources_in(checkout: Path) -> Sources:
@@ -59,13 +50,10 @@ def _verdicts(sources: Sources) -> Rows:
     ]
 
 
-# The control suite
-
-
-def _phase_one(sources: Sources) -> list[Training]:
+def _phase_one(sources: Sources) -> list[suite.Training]:
     """Without those that have a page of their own."""
     apart = questions.apart(sources.results)
-    return [one for one in read_trainings(sources.results / "planet") if one.name not in apart]
+    return [one for one in suite.read_trainings(sources.results / "planet") if one.name not in apart]
 
 
 def _curves(sources: Sources) -> Rows:
@@ -88,79 +76,65 @@ def _curves(sources: Sources) -> Rows:
 
 def _evaluations(sources: Sources, others: bool = True) -> Rows:
     """The three controllers on both tasks, compared with the paper; all others below."""
-    found = {(e.task, e.controller): e for e in read_evaluations(sources.results)}
-    rows = []
-    more = [key for key in found if others and key not in paper.DMC_RETURNS]
-    for key in [*paper.DMC_RETURNS, *more]:
+    found = {(e.task, e.controller): e for e in suite.read_evaluations(sources.results)}
+    for key in dict.fromkeys([*paper.DMC_RETURNS, *(found if others else ())]):
         one, known = found.get(key), paper.DMC_RETURNS.get(key)
-        rows.append(
-            {
-                "task": key[0],
-                "controller": label_of(key[1], sources.results),
-                "the paper": str(known) if known else "",
-                "ours": str(one.quartiles) if one else NOT_MEASURED,
-                "our mean": f"{np.mean(one.totals):.0f}" if one else "",
-                "episodes": str(len(one.totals)) if one else "",
-                "trajectories per plan": one.sampled if one else "",
-            }
-        )
-    return rows
+        yield {
+            "task": key[0],
+            "controller": suite.label_of(key[1], sources.results),
+            "the paper": str(known) if known else "",
+            "ours": str(one.quartiles) if one else NOT_MEASURED,
+            "our mean": f"{np.mean(one.totals):.0f}" if one else "",
+            "episodes": str(len(one.totals)) if one else "",
+            "trajectories per plan": one.sampled if one else "",
+        }
 
 
 def _agents_overall(sources: Sources) -> Rows:
     """Interquartile means over all tasks."""
-    trainings = main_trainings(sources.results)
-    return aggregate_rows(trainings, read_peers(sources.results)).get("interquartile mean", [])
-
-
-# Choosing settings
+    trainings, published = suite.main_trainings(sources.results), beside.read_peers(sources.results)
+    return beside.aggregate_rows(trainings, published).get("interquartile mean", [])
 
 
 def _regression(sources: Sources) -> Rows:
-    rows = []
     for variant in regression.read_variants(sources.results):
-        schedule = variant.config.get("schedule", "plateau"), variant.config["eval_every"]
-        if variant.config["method"] == "dcem" and schedule == ("plateau", 200):  # others differ in more
-            errors, config = variant.error_at(variant.config["n_iters"]), variant.config
-            rows.append(
-                {
-                    "τ": f"{config['tau']:g}",
-                    "T": str(config["n_iters"]),
-                    "error, by seed": ", ".join(f"{error:.1e}" for error in errors),
-                    f"after {variant.errors.shape[1]} iterations, relative to that": ", ".join(
-                        f"{factor:.1f}" for factor in variant.growth
-                    ),
-                    "predictions at a minimum": f"{variant.at_minimum.mean():.0%}",
-                }
-            )
-    return rows
+        config = variant.config
+        schedule = config.get("schedule", "plateau"), config["eval_every"]
+        if config["method"] == "dcem" and schedule == ("plateau", 200):  # others differ in more
+            after = f"after {variant.errors.shape[1]} iterations, relative to that"
+            yield {
+                "τ": f"{config['tau']:g}",
+                "T": str(config["n_iters"]),
+                "error, by seed": ", ".join(f"{error:.1e}" for error in variant.trained_error),
+                after: ", ".join(f"{factor:.1f}" for factor in variant.growth),
+                "predictions at a minimum": f"{variant.at_minimum.mean():.0%}",
+            }
 
 
 def _cartpole(sources: Sources) -> Rows:
     columns = ("latent dimension", "τ", "paper", "ours", "95% interval", "fresh states", "verdict")
-    return [
-        {name: row[name] for name in columns}
-        for row in cartpole_numbers.factors(cartpole_numbers.read(sources.results))
-    ]
+    return _only(columns, cartpole.factors(cartpole.read(sources.results)))
 
 
 def _baselines(sources: Sources, cem: bool, column: str) -> Rows:
     """CEM over all forces, or latent spaces learned in other ways."""
-    columns = ("controller", "trajectories", "cost", column)
-    rows = cartpole_numbers.baselines(cartpole_numbers.read(sources.results))
-    return [
-        {name: row[name] for name in columns} for row in rows if row["controller"].startswith("CEM") == cem
-    ]
+    rows = cartpole.baselines(cartpole.read(sources.results))
+    chosen = (row for row in rows if row["controller"].startswith("CEM") == cem)
+    return _only(("controller", "trajectories", "cost", column), chosen)
+
+
+def _only(columns: Iterable[str], rows: Rows) -> Rows:
+    return [{name: row[name] for name in columns} for row in rows]
 
 
 def _temperatures(sources: Sources) -> Rows:
     """A row per setting, a column per problem and number of iterations."""
     path = sources.checkout / "benchmarks" / "optimisers" / "results" / "temperatures.csv"
-    found: dict[str, dict[str, str]] = {}
-    for row in rows_if_any(path):
-        column = f"{row['problem']}, T = {row['iterations']}"
-        found.setdefault(row["setting"], {})[column] = row["result (lower is better)"]
-    return [{"setting": f"`{setting}`", **results} for setting, results in found.items()]
+    return [
+        {"setting": f"`{setting}`"}
+        | {f"{row['problem']}, T = {row['iterations']}": row["result (lower is better)"] for row in found}
+        for (setting,), found in grouped(rows_if_any(path), "setting").items()
+    ]
 
 
 def _backward(sources: Sources) -> Rows:
@@ -172,7 +146,7 @@ def _backward(sources: Sources) -> Rows:
     return [
         {
             "mode": f"`{name}`",
-            "time": f"{float(row['forward+backward ratio']):.2f}" if row["forward+backward ratio"] else "",
+            "time": if_number(row["forward+backward ratio"], "{:.2f}".format),
             "tensors, MB": f"{float(row['tensors MB']):.0f}",
             "error of the gradient, τ = 1": _error(row),
             "τ = 0.1": _error(cold[name]),
@@ -189,19 +163,12 @@ def _differentiation(sources: Sources) -> Rows:
             "trained": row["parts"].replace("+", ", "),
             "backward": f"`{row['backward']}`",
             "model in": row["dtype"],
-            "time": _unit(row["ms"], "ms"),
-            "memory": _unit(row["MB"], "MB"),
+            "time": if_number(row["ms"], "{:,.0f} ms".format),  # or it ran out of memory
+            "memory": if_number(row["MB"], "{:,.0f} MB".format),
             "device": row["device"],
         }
         for row in read_rows(sources.gpu_benchmarks / "differentiation.csv")
     ]
-
-
-def _unit(value: str, unit: str) -> str:
-    try:
-        return f"{float(value):,.0f} {unit}"
-    except ValueError:
-        return value  # it ran out of memory
 
 
 def _error(row: dict[str, str]) -> str:
@@ -209,38 +176,38 @@ def _error(row: dict[str, str]) -> str:
 
 
 TABLES: Tables = {
-    "headline": lambda sources: headline.rows(sources),
+    "headline": headline.rows,
     "verdicts": _verdicts,
-    "planet": lambda sources: training_rows(_phase_one(sources)),
-    "embed": lambda sources: training_rows(read_trainings(sources.results / "embed")),
-    "ppo": lambda sources: training_rows(read_trainings(sources.results / "ppo")),
+    "planet": lambda sources: suite.training_rows(_phase_one(sources)),
+    "embed": lambda sources: suite.training_rows(suite.read_trainings(sources.results / "embed")),
+    "ppo": lambda sources: suite.training_rows(suite.read_trainings(sources.results / "ppo")),
     "planet-curves": _curves,
     "planet-questions": lambda sources: questions.planet_rows(sources.results),
     "paper-preset": lambda sources: questions.preset_rows(sources.results),
     "embed-questions": lambda sources: questions.embed_rows(sources.results),
     "ppo-questions": lambda sources: questions.ppo_rows(sources.results),
-    "starts": lambda sources: start_rows(sources.results),
+    "starts": lambda sources: walker_starts.start_rows(sources.results),
     "promises": lambda sources: down_numbers.promise_rows(sources.results),
     "getting-up": lambda sources: down_numbers.getting_up_rows(sources.results),
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
-    "agents": lambda sources: task_rows(sources.results),
+    "agents": lambda sources: beside.task_rows(sources.results),
     "agents-overall": _agents_overall,
-    "agent-episodes": lambda sources: episode_rows(read_evaluations(sources.results, "agent")),
+    "agent-episodes": lambda sources: suite.episode_rows(suite.read_evaluations(sources.results, "agent")),
     "agent-questions": lambda sources: questions.agent_rows(sources.results),
     "gymnasium": gymnasium_tasks.rows,
     "gymnasium-commands": gymnasium_tasks.commands,
-    "loop": lambda sources: loop_rows(sources),
-    "returns": lambda sources: _evaluations(sources, others=False),
+    "loop": speed.loop_rows,
+    "returns": partial(_evaluations, others=False),
     "evaluations": _evaluations,
-    "planning": lambda sources: planning_rows(sources.results),
+    "planning": lambda sources: suite.planning_rows(sources.results),
     "decisions": lambda sources: realtime.decision_rows(sources.results),
     "regression": _regression,
     "regression-variants": lambda sources: regression.table(regression.read_variants(sources.results)),
     "cartpole": _cartpole,
-    "cem": lambda sources: _baselines(sources, True, "lowest and highest draw"),
-    "spaces": lambda sources: _baselines(sources, False, "cost on fresh states"),
-    "closed-loop": lambda sources: cartpole_numbers.closed_loop(sources.results),
-    "closed-loop-trainings": lambda sources: cartpole_numbers.closed_loop_trainings(sources.results),
+    "cem": partial(_baselines, cem=True, column="lowest and highest draw"),
+    "spaces": partial(_baselines, cem=False, column="cost on fresh states"),
+    "closed-loop": lambda sources: cartpole.closed_loop(sources.results),
+    "closed-loop-trainings": lambda sources: cartpole.closed_loop_trainings(sources.results),
     "temperatures": _temperatures,
     "backward": _backward,
     "optimisers": optimisers.overview,
@@ -250,11 +217,7 @@ TABLES: Tables = {
     "refine": optimisers.refined,
     "gpu-targets": lambda sources: rows_if_any(sources.gpu_benchmarks / "targets.csv"),
     "differentiation": _differentiation,
-    "layers-quadratic": lambda sources: peers.layer_rows(sources, "quadratic"),
-    "layers-multimodal": lambda sources: peers.layer_rows(sources, "multimodal"),
-    "layers-projection": lambda sources: peers.layer_rows(sources, "projection"),
-    "layers-pendulum": lambda sources: peers.layer_rows(sources, "pendulum"),
-    "layers-regression": lambda sources: peers.layer_rows(sources, "regression"),
+    **{f"layers-{name}": partial(peers.layer_rows, problem=name) for name in peers.TITLES},
     "soft-topk": peers.topk_rows,
     "soft-topk-embedding": peers.embedding_rows,
     "solves": peers.solve_rows,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Generator, Tensor
 
 from dcem_lab.suite import evaluate
 from dcem_lab.suite.agents import Planner
+from dcem_lab.suite.envs.dmc import probe
 from dcem_lab.suite.trained import Trained
 
 
@@ -38,10 +38,10 @@ class Agent:
         self._device = next(self._model.parameters()).device
         self._generator = Generator(self._device).manual_seed(seed)
         self._plan = Planner(self._model, trained.planner, trained.decoder, self._generator, trained.value)
-        with closing(trained.environment()()) as env:
-            self.action_repeat = env.action_repeat
-            """Calls of `act` for which an action is held."""
-            self._control = env.control
+        env = probe(trained.environment())
+        self._control = env.control
+        self.action_repeat = env.action_repeat
+        """Calls of `act` for which an action is held."""
         self.reset()
 
     @classmethod

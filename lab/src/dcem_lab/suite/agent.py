@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import resetting
 from dcem_lab.suite import planet
 from dcem_lab.suite.agents import AgentConfig, CollectingConfig, PlannerConfig, ValueConfig
 from dcem_lab.suite.agents.planner import GUIDED
-from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite.envs.dmc import ControlEnv, probe
 from dcem_lab.suite.online import StepLoopConfig, value_for
 from dcem_lab.suite.planet import run
 from dcem_lab.suite.rssm import RSSMConfig
@@ -36,14 +35,12 @@ class Config(planet.Config):
     clip: float = resetting(planet.Config, "clip", 20.0)
     average: float = resetting(planet.Config, "average", 0.995)
     early_chunks: float = resetting(planet.Config, "early_chunks", 0.2)
-    model: RSSMConfig = field(default_factory=lambda: replace(planet.ENSEMBLE, distance=6))
+    model: RSSMConfig = replace(planet.ENSEMBLE, distance=6)
     planner: PlannerConfig = GUIDED
     evaluation: PlannerConfig = GUIDED
-    collecting: CollectingConfig = field(default_factory=lambda: CollectingConfig(noise_from_zero=True))
-    loop: StepLoopConfig = field(
-        default_factory=lambda: StepLoopConfig(env_steps=600_000, eval_every=50_000, eval_episodes=32)
-    )
-    value: ValueConfig = field(default_factory=lambda: ValueConfig(early_share=0.25))
+    collecting: CollectingConfig = CollectingConfig(noise_from_zero=True)
+    loop: StepLoopConfig = StepLoopConfig(env_steps=600_000, eval_every=50_000, eval_episodes=32)
+    value: ValueConfig = ValueConfig(early_share=0.25)
 
     def agent_for(self, env: ControlEnv) -> AgentConfig:
         """The agent for an environment of the task, all but its world model."""
@@ -83,8 +80,7 @@ def check(config: Config) -> None:
     theirs = load_from(config.source).value if config.source else None
     if theirs is None:
         return
-    with closing(planet.environment(config)()) as env:
-        value = config.agent_for(env).value
+    value = config.agent_for(probe(planet.environment(config))).value
     assert value is not None
     for name, ours in value.network.items():
         there = theirs.settings[name]

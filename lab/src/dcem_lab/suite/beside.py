@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -99,26 +99,27 @@ def ranked(task: str, at: int, peers: Peers) -> dict[str, float]:
     return dict(sorted(means.items(), key=lambda one: -one[1]))
 
 
-def task_rows(results: Path) -> Rows:
+def standings(
+    trainings: Iterable[Training], peers: Peers
+) -> Iterator[tuple[Training, int, np.ndarray, dict[str, float]]]:
+    """Each training with its largest number of steps, and the returns of its seeds and of others there."""
+    for training in trainings:
+        if returns := returns_of(training.curves):
+            at = max(returns)
+            yield training, at, returns[at], ranked(training.task, at, peers)
+
+
+def task_rows(results: Path) -> Iterator[dict[str, str]]:
     """Every task at our largest number of steps: our mean and seeds, then the means of published agents."""
     peers = read_peers(results)
-    rows = []
-    for training in main_trainings(results):
-        returns = returns_of(training.curves)
-        if not returns:
-            continue
-        at = max(returns)
-        known = ranked(training.task, at, peers)
-        rows.append(
-            {
-                "task": training.task,
-                "environment steps": f"{at:,}",
-                "ours, mean of seeds": f"{returns[at].mean():.0f}",
-                "by seed": ", ".join(f"{one:.0f}" for one in returns[at]),
-                **{agent: f"{known[agent]:.0f}" if agent in known else "–" for agent in peers},
-            }
-        )
-    return rows
+    for training, at, returns, known in standings(main_trainings(results), peers):
+        yield {
+            "task": training.task,
+            "environment steps": f"{at:,}",
+            "ours, mean of seeds": f"{returns.mean():.0f}",
+            "by seed": ", ".join(f"{one:.0f}" for one in returns),
+            **{agent: f"{known[agent]:.0f}" if agent in known else "–" for agent in peers},
+        }
 
 
 def aggregate_rows(trainings: Sequence[Training], peers: Peers) -> dict[str, Rows]:

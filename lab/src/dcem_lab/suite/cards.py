@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from dcem_lab import paper
-from dcem_lab.report.charts import Dots, dots, panel
+from dcem_lab.report.charts import Dots, dots
 from dcem_lab.report.pictures import film
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import read_json
@@ -35,7 +35,7 @@ Key = tuple[str, str]
 
 class Film(NamedTuple):
     address: str
-    total: float | None  # the return, where it was noted
+    total: float
 
 
 def read_films(folder: Path) -> dict[Key, list[Film]]:
@@ -45,7 +45,7 @@ def read_films(folder: Path) -> dict[Key, list[Film]]:
         about = read_json(path)
         key = about["task"].replace(".", "-"), about.get("controller") or CONTROLLER_OF[about["experiment"]]
         found.setdefault(key, []).append(Film(film(path.with_suffix(".mp4")), about["total"]))
-    return {key: sorted(films, key=lambda one: -(one.total or 0)) for key, films in found.items()}
+    return {key: sorted(films, key=lambda one: -one.total) for key, films in found.items()}
 
 
 def controller_cards(
@@ -67,12 +67,15 @@ def newest(evaluations: Sequence[Evaluation]) -> dict[Key, Evaluation]:
 def _card(one: Evaluation, evaluations: Sequence[Evaluation], films: Sequence[Film]) -> Markup:
     first, *others = (row for each in (one, *other_seeds(one, evaluations)) for row in _dots(each))
     # With several runs, a video does not say which run it shows.
-    marked = [film.total for film in films if film.total is not None and len(one.runs) == 1]
+    marked = [film.total for film in films] if len(one.runs) == 1 else []
     first = replace(first, known=paper.DMC_RETURNS.get((one.task, one.controller)), marked=marked)
-    shown = [(film.address, _caption(film.total, first.low)) for film in films]
+    shown = [
+        (film.address, f"return {film.total:.0f}{', a failure' if film.total < first.low else ''}")
+        for film in films
+    ]
     title = f"{one.task}, {one.label}"
     chart = dots(f"Returns of {title}", [first, *others], _RETURNS, "return of an episode")
-    return panel(title, part("films", shown) + chart)
+    return part("panel", title, part("films", shown) + chart)
 
 
 def _dots(one: Evaluation) -> Iterator[Dots]:
@@ -82,9 +85,3 @@ def _dots(one: Evaluation) -> Iterator[Dots]:
         which = "another seed: " if "-seed-" in one.controller else ""
         which = f"seed {seed_of(run)}: " if len(one.runs) > 1 else which
         yield Dots(f"{which}{len(totals)} episodes, median {median:.0f}", totals, FAILED * median)
-
-
-def _caption(total: float | None, low: float) -> str:
-    if total is None:
-        return "return not recorded"
-    return f"return {total:.0f}, a failure" if total < low else f"return {total:.0f}"

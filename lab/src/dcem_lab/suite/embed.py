@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from torch import Generator, Tensor
 
 from dcem import Decoder
 from dcem_lab.runs import Run, require
 from dcem_lab.runs.settings import resetting, setting
-from dcem_lab.suite.agents import (
-    AgentConfig,
-    Beginning,
-    CollectingConfig,
-    DecoderConfig,
-    LearningConfig,
-    Offline,
-    PlanConfig,
-    Planet,
-    PlannerConfig,
-    Value,
-    ValueConfig,
-    build,
-    build_offline,
-)
-from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite import agents, online
+from dcem_lab.suite.envs.dmc import ControlEnv, probe
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.online import (
-    DEVICES,
-    StepLoopConfig,
-    evaluations,
-    require_replay,
-    require_room,
-    training_device,
-    value_for,
-)
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.trained import Trained, load, load_from
 from dcem_lab.training.loop import train
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LearningConfig):
+class Config(agents.LearningConfig):
     """Phase 2: learn a decoder, whose latent space DCEM searches instead of action sequences.
 
     Settings without a prefix are those of the run and of the world model, which keeps learning.
@@ -70,7 +47,7 @@ class Config(LearningConfig):
     """
 
     seed: int = 0
-    device: str = setting("auto", among=DEVICES)
+    device: str = setting("auto", among=online.DEVICES)
     source: str = ""
     keep_model: bool = True
     keep_decoder: bool = False
@@ -78,17 +55,15 @@ class Config(LearningConfig):
     keep_value: bool = True
     offline: bool = False
     pessimism: float | None = setting(None, least=0)
-    updates_per_step: float = resetting(LearningConfig, "updates_per_step", 2.0)
-    clip: float = resetting(LearningConfig, "clip", 20.0)
-    average: float = resetting(LearningConfig, "average", 0.995)
-    planner: PlannerConfig = field(
-        default_factory=lambda: PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
-    )
-    decoder: DecoderConfig = field(default_factory=DecoderConfig)
-    value: ValueConfig = field(default_factory=lambda: ValueConfig(early_share=0.25))
-    plan: PlanConfig = field(default_factory=PlanConfig)
-    collecting: CollectingConfig = field(default_factory=lambda: CollectingConfig(noise_from_zero=True))
-    loop: StepLoopConfig = field(default_factory=lambda: StepLoopConfig(env_steps=500_000))
+    updates_per_step: float = resetting(agents.LearningConfig, "updates_per_step", 2.0)
+    clip: float = resetting(agents.LearningConfig, "clip", 20.0)
+    average: float = resetting(agents.LearningConfig, "average", 0.995)
+    planner: agents.PlannerConfig = agents.PlannerConfig(samples=100, elites=10, tau=1.0, dtype="float16")
+    decoder: agents.DecoderConfig = agents.DecoderConfig()
+    value: agents.ValueConfig = agents.ValueConfig(early_share=0.25)
+    plan: agents.PlanConfig = agents.PlanConfig()
+    collecting: agents.CollectingConfig = agents.CollectingConfig(noise_from_zero=True)
+    loop: online.StepLoopConfig = online.StepLoopConfig(env_steps=500_000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,41 +78,43 @@ class Config(LearningConfig):
         require(self.planner.tau > 0 or self.decoder.backward == "detach", "planner.tau", self.planner.tau,
                 "positive unless decoder.backward is detach: the hard top-k passes no gradient")  # fmt: skip
 
-    def agent_for(self, env: ControlEnv, value: Value | None) -> AgentConfig:
+    def agent_for(self, env: ControlEnv, value: agents.Value | None) -> agents.AgentConfig:
         """The agent that learns online in an environment of the task, all but its world model."""
         learning = None
         if value is not None:
             theirs = {name: value.settings[name] for name in self.value.NETWORK}
-            learning = value_for(replace(self.value, **theirs), env)
-        return AgentConfig(self, self.collecting, self.planner, self.decoder, learning, self.plan)
+            learning = online.value_for(replace(self.value, **theirs), env)
+        return agents.AgentConfig(self, self.collecting, self.planner, self.decoder, learning, self.plan)
 
 
-_RESIDUAL = DecoderConfig(residual=True, average=0.999, start_share=0.25)
+_RESIDUAL = agents.DecoderConfig(residual=True, average=0.999, start_share=0.25)
 
 PRESETS: dict[str, dict[str, object]] = {
     "tiny": {
-        "planner": PlannerConfig(samples=10, elites=2, iterations=2, horizon=3, tau=1.0),
-        "decoder": DecoderConfig(latent_dim=2, hidden=(16,), states=4, context=5),
-        "collecting": CollectingConfig(seed_episodes=2, replay_steps=2_000, noise_from_zero=True),
+        "planner": agents.PlannerConfig(samples=10, elites=2, iterations=2, horizon=3, tau=1.0),
+        "decoder": agents.DecoderConfig(latent_dim=2, hidden=(16,), states=4, context=5),
+        "collecting": agents.CollectingConfig(seed_episodes=2, replay_steps=2_000, noise_from_zero=True),
         "updates_per_step": 0.5,
         "batch": 8,
         "length": 10,
-        "loop": StepLoopConfig(
+        "loop": online.StepLoopConfig(
             env_steps=600, n_envs=2, n_workers=0, eval_every=200, eval_episodes=2, log_every=25
         ),
         "device": "cpu",
     },
     # A sharper top-k, whose search does more of the work, and fewer iterations; calmer weights.
     "best": {
-        "planner": PlannerConfig(samples=100, elites=10, iterations=5, tau=0.2, dtype="float16"),
-        "decoder": DecoderConfig(average=0.999),
+        "planner": agents.PlannerConfig(samples=100, elites=10, iterations=5, tau=0.2, dtype="float16"),
+        "decoder": agents.DecoderConfig(average=0.999),
         "updates_per_step": 0.5,
     },
     # Corrections of the policy's plan, from a source with a value.
     "value": {
-        "planner": PlannerConfig(samples=100, elites=10, iterations=5, horizon=6, tau=0.2, dtype="float16"),
+        "planner": agents.PlannerConfig(
+            samples=100, elites=10, iterations=5, horizon=6, tau=0.2, dtype="float16"
+        ),
         "decoder": _RESIDUAL,
-        "collecting": CollectingConfig(noise_from_zero=True, policy_share=0.25),
+        "collecting": agents.CollectingConfig(noise_from_zero=True, policy_share=0.25),
         "early_chunks": 0.2,
     },
 }
@@ -147,7 +124,7 @@ PRESETS["improve"] = {
     "keep_decoder": True,
     "decoder": replace(_RESIDUAL, updates_per_step=0.0),
     "updates_per_step": 0.0,
-    "plan": PlanConfig(updates_per_step=1.0),
+    "plan": agents.PlanConfig(updates_per_step=1.0),
 }
 
 
@@ -161,38 +138,38 @@ def check(config: Config) -> None:
         ("plan.updates_per_step", config.plan.updates_per_step > 0),
     ):
         require(not wanted or value is not None, name, wanted, f"left out: {config.source} has no value")
-    with closing(source.environment()()) as env:
-        settings = config.agent_for(env, value)
-        if not config.offline:
-            require_room(env, config.loop.n_envs, settings, source.model.config)
+    env = probe(source.environment())
+    settings = config.agent_for(env, value)
+    if not config.offline:
+        online.require_room(env, config.loop.n_envs, settings, source.model.config)
     _replay(config, source, settings)
 
 
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
-    device, loop, source = training_device(config.device), config.loop, load(config.source)
-    model, make, value = first_model(source, config), source.environment(), None
-    if config.keep_value:
-        value = source.value
-    with closing(make()) as env:
-        settings, schedule = config.agent_for(env, value), loop.schedule(env.action_repeat)
+    device, loop, source = online.training_device(config.device), config.loop, load(config.source)
+    model, make = first_model(source, config), source.environment()
+    env, value = probe(make), source.value if config.keep_value else None
+    settings, schedule = config.agent_for(env, value), loop.schedule(env.action_repeat)
     replay = _replay(config, source, settings)
-    agent: Planet | Offline
+    agent: agents.Planet | agents.Offline
     with ExitStack() as stack:
         if config.offline:
             assert replay is not None
-            agent = build_offline(model, replay, config.decoder, config.planner, config.seed, device, value)
+            agent = agents.build_offline(
+                model, replay, config.decoder, config.planner, config.seed, device, value
+            )
         else:
             envs = stack.enter_context(closing(ParallelEnv(make, loop.n_envs, loop.n_workers)))
             # A source of phase 1 plans the seed episodes as it was made to: over action sequences.
             whole = config.keep_model and value is source.value
             theirs = source.planner if whole and source.decoder is None else None
-            begin = Beginning(model, first_decoder(source, config), replay, theirs, value)
-            agent = build(envs, settings, begin, config.seed, device)
+            begin = agents.Beginning(model, first_decoder(source, config), replay, theirs, value)
+            agent = agents.build(envs, settings, begin, config.seed, device)
         trained = Trained(
             source.task, source.action_repeat, config.planner, agent.model, agent.decoder, agent.value
         )
-        evaluate = stack.enter_context(evaluations(trained, make, loop))
+        evaluate = stack.enter_context(online.evaluations(trained, make, loop))
         train(run, agent, trained, evaluate, schedule)
 
 
@@ -227,10 +204,10 @@ def first_decoder(source: Trained, config: Config) -> Decoder | None:
     return theirs
 
 
-def _replay(config: Config, source: Trained, settings: AgentConfig) -> dict[str, Tensor] | None:
+def _replay(config: Config, source: Trained, settings: agents.AgentConfig) -> dict[str, Tensor] | None:
     """The replay buffer to begin with, if it is not a new one."""
     if not config.keep_replay:
         return None
     if config.offline:
-        return require_replay(source, config.source, None, {"decoder.context": config.decoder.context})
-    return require_replay(source, config.source, config.loop.n_envs, settings.lengths)
+        return online.require_replay(source, config.source, None, {"decoder.context": config.decoder.context})
+    return online.require_replay(source, config.source, config.loop.n_envs, settings.lengths)

@@ -16,23 +16,18 @@ from dcem_lab.report.statistics import bootstrap, interquartile_mean
 from dcem_lab.runs.files import write_csv
 from dcem_lab.suite import trained
 from dcem_lab.suite.agents import Episode
+from dcem_lab.suite.envs.dmc import probe
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.trained import Trained
 
 _RESAMPLES = 10_000
 
 
-def load(
-    run_or_name: str | Path,
-    device: torch.device,
-    snapshot: str = "best",
-    full_space: bool = False,
-    **planner: Any,
-) -> Trained:
+def load(run_or_name: str | Path, device: torch.device, snapshot: str = "best", **changes: Any) -> Trained:
     """`dcem_lab.suite.trained.load`, on that device and with frozen weights."""
     if device.type == "cpu":
-        planner = {"dtype": "float32", **planner}  # half precision is slow there
-    found = trained.load(run_or_name, snapshot, full_space, **planner).to(device)
+        changes = {"dtype": "float32", **changes}  # half precision is slow there
+    found = trained.load(run_or_name, snapshot, **changes).to(device)
     for network in found.networks.values():
         network.requires_grad_(False)
     return found
@@ -57,10 +52,8 @@ def play(
 
 def steps_to_play(trained: Trained, episodes: int, n_envs: int) -> int | None:
     """How many steps of all environments that takes; None for a task without a time limit."""
-    with closing(trained.environment()()) as env:
-        if env.episode_actions is None:
-            return None
-        return math.ceil(episodes / n_envs) * env.episode_actions
+    actions = probe(trained.environment()).episode_actions
+    return None if actions is None else math.ceil(episodes / n_envs) * actions
 
 
 def statistics(returns: Sequence[float]) -> dict[str, float]:

@@ -44,9 +44,8 @@ def film(
             trained, 1, seed, n_envs=1, each_step=each_step,
             environment=lambda: _Filmed(environment(), writer.append_data),
         )  # fmt: skip
-    what = {"task": trained.task, "experiment": trained.experiment, "controller": controller_of(trained)}
-    about = {**what, **episode._asdict(), **facts.here()}
-    write_json(path.with_suffix(".json"), about)
+    about = {"task": trained.task, "experiment": trained.experiment, "controller": controller_of(trained)}
+    write_json(path.with_suffix(".json"), about | episode._asdict() | facts.here())
     return episode
 
 

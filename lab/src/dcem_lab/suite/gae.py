@@ -22,12 +22,10 @@ def advantages(
     A time limit ends an episode but not the task: its last step bootstraps from the value of the state that
     it reached, and so does the last of the T steps, wherever it is. Only a termination has no future.
 
-    Args:
-        rewards: (T, *E).
-        values: V(s_t), (T, *E).
-        next_values: V(s'_t) of the state that step t reached, before any reset, (T, *E).
-        terminated: whether the task was over at s'_t, (T, *E).
-        ended: whether the episode was, by termination or by a time limit, (T, *E).
+    Args, all (T, *E) but the last two:
+        values, next_values: V(s_t), and V(s'_t) of the state that step t reached, before any reset.
+        terminated: whether the task was over at s'_t.
+        ended: whether the episode was, by termination or by a time limit.
         gamma: γ, the discount.
         lam: λ, from 0 (one step, least variance) to 1 (whole returns, least bias).
 
@@ -35,9 +33,6 @@ def advantages(
     >>> advantages(ones, ones, ones, no, no, gamma=0.5, lam=0.5)
     tensor([0.6562, 0.6250, 0.5000])
     """
-    shapes = {tuple(x.shape) for x in (rewards, values, next_values, terminated, ended)}
-    if len(shapes) != 1:
-        raise ValueError(f"advantages: all arguments must have the shape of rewards, got {sorted(shapes)}")
     errors = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
     decays = gamma * lam * (~ended).to(errors.dtype)
     advantage, backwards = torch.zeros_like(errors[0]), []

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from dcem_lab.report.charts import WIDTH, place
+from dcem_lab.report.charts import WIDTH, place, points
 from dcem_lab.report.pictures import shades
 from dcem_lab.report.scales import Scale
-from dcem_lab.report.sources import read_json, read_rows
+from dcem_lab.report.sources import read_columns, read_json
 from dcem_lab.report.templates import render
 
 _SQUARE = 352  # height of a frame whose plot is as high as wide
@@ -55,17 +55,17 @@ def latent_figure(folder: Path) -> Markup:
 def read_slice(folder: Path) -> Slice:
     (moments, axis, _), returns = _array(folder / "surface.csv", "moment", "a", "b", "return")
     (_, cells, *_), actions = _array(folder / "actions.csv", "moment", "a", "b", "t", "action", "value")
-    path = np.array(
-        [[float(row[name]) for name in ("a", "b", "return")] for row in read_rows(folder / "path.csv")]
+    steps = read_columns(folder / "path.csv")
+    path = np.column_stack([steps["a"], steps["b"]])
+    return Slice(
+        read_json(folder / "run.json"), moments, axis, returns, cells, actions, path, steps["return"]
     )
-    record = read_json(folder / "run.json")
-    return Slice(record, moments, axis, returns, cells, actions, path[:, :2], path[:, 2])
 
 
 def _array(path: Path, *columns: str) -> tuple[list[np.ndarray], np.ndarray]:
     """The last column as an array over the values of the others, and these values."""
-    rows = read_rows(path)
-    *places, values = (np.array([float(row[name]) for row in rows]) for name in columns)
+    table = read_columns(path)
+    *places, values = (table[name] for name in columns)
     axes, indices = zip(*(np.unique(each, return_inverse=True) for each in places), strict=True)
     array = np.full([len(axis) for axis in axes], np.nan)
     array[indices] = values
@@ -76,7 +76,7 @@ def _drawn(one: Slice, depth: float) -> dict[str, Any]:
     """What the template needs of one controller."""
     side, cells = _covering(one.axis), _covering(one.cells)
     x, y = place(side, side, _SQUARE)
-    horizon, numbers = one.actions.shape[-2:]
+    horizon = one.actions.shape[-2]
     low, high = float(one.actions.min()), float(one.actions.max())
     moments = []
     for i, step in enumerate(one.moments.astype(int).tolist()):
@@ -88,7 +88,7 @@ def _drawn(one: Slice, depth: float) -> dict[str, Any]:
                 "step": step,
                 "ring": one.path[step].tolist(),
                 "returns": shades(one.below_highest[i].T, depth, 0),
-                "following": _line(x, y, one.path[step : step + horizon + 1]),
+                "following": points(x, y, *one.path[step : step + horizon + 1].T),
                 "planned": one.predicted[step],
                 "highest": one.returns[i].max(),
                 # White would hide the edge of a cell.
@@ -97,18 +97,15 @@ def _drawn(one: Slice, depth: float) -> dict[str, Any]:
         )
     lightest, darkest = (f"{value:.2g}".replace("-", "−") for value in (low, high))
     return {
-        "record": one.record,
-        "length": len(one.path),
+        "slice": one,
         "x": x,
         "y": y,
         "height": _SQUARE,
         "side": side,
         "cells": cells,
         "edges": ((one.cells[1:] + one.cells[:-1]) / 2).tolist(),
-        "path": _line(x, y, one.path),
+        "path": points(x, y, *one.path.T),
         "rounds": _rounds(one.path),
-        "horizon": horizon,
-        "numbers": numbers,
         "lightest": lightest,
         "darkest": darkest,
         "moments": moments,
@@ -124,7 +121,3 @@ def _covering(axis: np.ndarray) -> Scale:
     """Pixels (or cells) whose middles are at the values of the axis."""
     half = float(axis[1] - axis[0]) / 2
     return Scale(float(axis[0]) - half, float(axis[-1]) + half)
-
-
-def _line(x: Scale, y: Scale, path: np.ndarray) -> str:
-    return "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in path.tolist())

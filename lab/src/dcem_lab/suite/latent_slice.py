@@ -12,10 +12,8 @@ of the episode lies at (⟨ẑ, d₁⟩, ⟨ẑ, d₂⟩). `dcem_lab.suite.laten
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +22,8 @@ import torch
 from torch import Generator, Tensor
 
 from dcem import MPC
-from dcem_lab.runs import facts
 from dcem_lab.runs.files import write_csv
-from dcem_lab.runs.record import write_record
+from dcem_lab.runs.record import recorded
 from dcem_lab.suite.agents.controller import on_device, step_environments
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.trained import Trained, load
@@ -54,50 +51,45 @@ def write(
     fine: int = FINE,
 ) -> Path:
     """Write surface.csv, actions.csv, path.csv and, last, the record run.json; returns their folder."""
-    began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-    source = load(run_or_name)
-    mpc = latent_planner(source)
-    if mpc.search_dim < 2:
-        raise ValueError(f"the decoder's latent_dim must be at least 2 for a slice, got {mpc.search_dim}")
-    episode = play(source, mpc, seed)
-    if len(episode.plans) <= max(moments):
-        raise ValueError(f"moments must be below the episode's {len(episode.plans)} steps, got {moments}")
-    two = directions(episode.plans)
-    path = episode.plans @ two.T
-    span = SPAN * source.planner.sigma
-    whole = grid(span, fine)
-    cells = grid(span * (1 - 1 / COARSE), COARSE)  # the middles of equal cells that fill the slice
-    returns, actions = [], []
-    for moment in moments:
-        state, plan = episode.states[moment], episode.plans[moment]
-        found = -mpc.total_cost(points(plan, two, whole), state)  # as pessimistic as the planner has it
-        returns += [[moment, *row] for row in torch.column_stack([whole, found]).tolist()]
-        decoded = mpc.decode(points(plan, two, cells), state)
-        actions += [
-            [moment, *cells[cell].tolist(), t, action, decoded[cell, t, action].item()]
-            for cell, t, action in np.ndindex(*decoded.shape)
-        ]
-    steps = torch.column_stack([path, episode.returns]).tolist()
-    for name, columns, rows in (
-        ("surface", ["moment", "a", "b", "return"], returns),
-        ("actions", ["moment", "a", "b", "t", "action", "value"], actions),
-        ("path", ["step", "a", "b", "return"], [[t, *row] for t, row in enumerate(steps)]),
-    ):
-        write_csv(folder / f"{name}.csv", columns, rows, digits=4)  # which keeps the files small
-    record = {
-        "command": f"python -m {__spec__.name} {run_or_name} --seed {seed}",
-        "weights": str(run_or_name),
-        "task": source.task,
-        "seed": seed,
-        "length": len(path),
-        "total": round(episode.total, 3),
-        "share": round(float(path.var(dim=0).sum() / episode.plans.var(dim=0).sum()), 4),
-        "pessimism": source.model.config.pessimism,
-        "started": started,
-        **facts.here(),
-        "wall_seconds": round(time.perf_counter() - began, 3),
-    }
-    write_record(folder, record)
+    with recorded(folder, f"python -m {__spec__.name} {run_or_name} --seed {seed}") as record:
+        source = load(run_or_name)
+        mpc = latent_planner(source)
+        if mpc.search_dim < 2:
+            raise ValueError(f"the decoder's latent_dim must be at least 2 for a slice, got {mpc.search_dim}")
+        episode = play(source, mpc, seed)
+        if len(episode.plans) <= max(moments):
+            raise ValueError(f"moments must be below the episode's {len(episode.plans)} steps, got {moments}")
+        two = directions(episode.plans)
+        path = episode.plans @ two.T
+        span = SPAN * source.planner.sigma
+        whole = grid(span, fine)
+        cells = grid(span * (1 - 1 / COARSE), COARSE)  # the middles of equal cells that fill the slice
+        returns, actions = [], []
+        for moment in moments:
+            state, plan = episode.states[moment], episode.plans[moment]
+            found = -mpc.total_cost(points(plan, two, whole), state)  # as pessimistic as the planner has it
+            returns += [[moment, *row] for row in torch.column_stack([whole, found]).tolist()]
+            decoded = mpc.decode(points(plan, two, cells), state)
+            actions += [
+                [moment, *cells[cell].tolist(), t, action, decoded[cell, t, action].item()]
+                for cell, t, action in np.ndindex(*decoded.shape)
+            ]
+        steps = torch.column_stack([path, episode.returns]).tolist()
+        for name, columns, rows in (
+            ("surface", ["moment", "a", "b", "return"], returns),
+            ("actions", ["moment", "a", "b", "t", "action", "value"], actions),
+            ("path", ["step", "a", "b", "return"], [[t, *row] for t, row in enumerate(steps)]),
+        ):
+            write_csv(folder / f"{name}.csv", columns, rows, digits=4)  # which keeps the files small
+        record |= {
+            "weights": str(run_or_name),
+            "task": source.task,
+            "seed": seed,
+            "length": len(path),
+            "total": round(episode.total, 3),
+            "share": round(float(path.var(dim=0).sum() / episode.plans.var(dim=0).sum()), 4),
+            "pessimism": source.model.config.pessimism,
+        }
     return folder
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from dcem_lab import paper
-from dcem_lab.report.formats import duration, machine_of, number
-from dcem_lab.report.sources import read_columns, read_json, rows_if_any, seeds_of
+from dcem_lab.report.formats import counted, duration, machine_of, number
+from dcem_lab.report.sources import grouped, read_columns, read_json, rows_if_any, seeds_of
 from dcem_lab.report.statistics import Interval, bootstrap, failed, two_humps
 
 TASKS, CONTROLLERS = (tuple(dict.fromkeys(names)) for names in zip(*paper.DMC_RETURNS, strict=True))
@@ -105,6 +105,19 @@ def read_trainings(root: Path) -> list[Training]:
     return found
 
 
+def by_task(trainings: Sequence[Training]) -> dict[str, list[Training]]:
+    return {task: [one for one in trainings if one.task == task] for task in (one.task for one in trainings)}
+
+
+def records_of(trainings: Sequence[Training], prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Of every run, by its name on a page."""
+    return {
+        f"{prefix}{one.task}, {one.preset}, {seed}": record
+        for one in trainings
+        for seed, record in one.records.items()
+    }
+
+
 def main_trainings(results: Path) -> list[Training]:
     """Of agents with a value: one per task, without runs that answer a question or continue others."""
     found = read_trainings(results / "agent")
@@ -127,9 +140,8 @@ def evaluated(curve: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.n
     return curve["env_steps"][there], curve[name][there]
 
 
-def training_rows(trainings: Sequence[Training]) -> list[dict[str, str]]:
+def training_rows(trainings: Sequence[Training]) -> Iterator[dict[str, str]]:
     """Every run: how far it came, what it reached, and how long that took."""
-    rows = []
     latent = any("decoder_cost" in curve for training in trainings for curve in training.curves)
     for training in trainings:
         for (seed, record), curve in zip(training.records.items(), training.curves, strict=True):
@@ -139,21 +151,18 @@ def training_rows(trainings: Sequence[Training]) -> list[dict[str, str]]:
             if len(median):
                 newest = f"{mean[-1]:.0f}, {median[-1]:.0f}"
                 best = f"{median.max():.0f}, {steps[median.argmax()]:,.0f}"
-            rows.append(
-                {
-                    "task": training.task,
-                    "variant": training.preset,
-                    "seed": seed.removeprefix("seed"),
-                    "environment steps": f"{curve['env_steps'][-1]:,.0f}",
-                    "of its budget": f"{record['step'] / record['steps']:.0%}" if "steps" in record else "",
-                    "last mean, median": newest,
-                    "best median, at": best,
-                    **({"predicted return": _promised(curve)} if latent else {}),
-                    "wall time": duration(record.get("wall_seconds") or float(curve["seconds"][-1])),
-                    "machine": machine_of(record).split(",")[0],
-                }
-            )
-    return rows
+            yield {
+                "task": training.task,
+                "variant": training.preset,
+                "seed": seed.removeprefix("seed"),
+                "environment steps": f"{curve['env_steps'][-1]:,.0f}",
+                "of its budget": f"{record['step'] / record['steps']:.0%}" if "steps" in record else "",
+                "last mean, median": newest,
+                "best median, at": best,
+                **({"predicted return": _promised(curve)} if latent else {}),
+                "wall time": duration(record.get("wall_seconds") or float(curve["seconds"][-1])),
+                "machine": machine_of(record).split(",")[0],
+            }
 
 
 def _promised(curve: dict[str, np.ndarray]) -> str:
@@ -165,23 +174,17 @@ def _promised(curve: dict[str, np.ndarray]) -> str:
 
 def read_evaluations(results: Path, folder: str = "dmc") -> list[Evaluation]:
     """By task and controller, those of the paper first."""
-    totals: dict[tuple[str, str], dict[str, list[float]]] = {}
-    sampled = {}
-    for row in rows_if_any(results / folder / "evaluations.csv"):
-        key = row["task"].replace(".", "-"), row["controller"]
-        totals.setdefault(key, {}).setdefault(row["run"], []).append(float(row["total"]))
-        sampled[key] = f"{int(row['samples']) * int(row['iterations']):,}"
-    order = {name: i for i, name in enumerate(CONTROLLERS)}
-    found = [
-        Evaluation(
-            *key,
-            {run: np.array(values) for run, values in runs.items()},
-            sampled[key],
-            label_of(key[1], results),
-        )
-        for key, runs in totals.items()
-    ]
-    return sorted(found, key=lambda e: (e.task, order.get(e.controller, len(order))))
+    rows = rows_if_any(results / folder / "evaluations.csv")
+    found = []
+    for (task, controller), episodes in grouped(rows, "task", "controller").items():
+        runs = {
+            run: np.array([float(row["total"]) for row in played])
+            for (run,), played in grouped(episodes, "run").items()
+        }
+        sampled = int(episodes[-1]["samples"]) * int(episodes[-1]["iterations"])
+        label = label_of(controller, results)
+        found.append(Evaluation(task.replace(".", "-"), controller, runs, f"{sampled:,}", label))
+    return sorted(found, key=lambda e: (e.task, [*CONTROLLERS, e.controller].index(e.controller)))
 
 
 def episode_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
@@ -204,13 +207,10 @@ def episode_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
     ]
 
 
-def read_episodes(results: Path, folder: str) -> dict[tuple[str, str, str], dict[str, float]]:
+def read_episodes(results: Path, folder: str) -> dict[tuple[str, ...], dict[str, float]]:
     """The returns of every task, controller and run, by the seed of the episode."""
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
-    for row in rows_if_any(results / folder / "evaluations.csv"):
-        key = row["task"], row["controller"], row["run"]
-        found.setdefault(key, {})[row["episode_seed"]] = float(row["total"])
-    return found
+    rows = grouped(rows_if_any(results / folder / "evaluations.csv"), "task", "controller", "run")
+    return {key: {row["episode_seed"]: float(row["total"]) for row in found} for key, found in rows.items()}
 
 
 def seed_of(run: str) -> str:
@@ -234,10 +234,11 @@ def planning_rows(results: Path) -> list[dict[str, str]]:
     returns = {
         (e.task, e.controller, e.sampled): f"{np.median(e.totals):.0f}" for e in read_evaluations(results)
     }
-    plans: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
-    for row in rows_if_any(results / "dmc" / "planning.csv"):
-        plan = row["task"], row["controller"], f"{int(row['trajectories']):,}"
-        plans.setdefault(plan, {})[row["kind"]] = row
+    rows = rows_if_any(results / "dmc" / "planning.csv")
+    plans = {
+        (task, controller, f"{int(sampled):,}"): {row["kind"]: row for row in found}
+        for (task, controller, sampled), found in grouped(rows, "task", "controller", "trajectories").items()
+    }
     return [
         {
             "task": task,
@@ -260,5 +261,4 @@ def planning_rows(results: Path) -> list[dict[str, str]]:
 def _device(row: dict[str, str]) -> str:
     if row["kind"] != "cpu":
         return row["device"]
-    threads = f"{row['threads']} thread{'s' * (row['threads'] != '1')}"
-    return f"{row['device']} ({threads}, load before {row['load']})"
+    return f"{row['device']} ({counted(int(row['threads']), 'thread')}, load before {row['load']})"

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents import AgentConfig, Controller, LearningConfig, ValueConfig
+from dcem_lab.suite.agents import AgentConfig, LearningConfig, ValueConfig
 from dcem_lab.suite.agents.controller import flat_size
 from dcem_lab.suite.envs.dmc import ControlEnv, DMCEnv
 from dcem_lab.suite.envs.vector import ParallelEnv
@@ -157,18 +156,17 @@ def training_device(name: str) -> torch.device:
 def evaluations(
     trained: Trained, make: Callable[..., ControlEnv], loop: LoopConfig, first_seed: int = SELECTION_SEED
 ) -> Iterator[Callable[[], dict[str, float]]]:
-    """An evaluator for a controller in training, with its own environments."""
+    """An evaluator for a controller in training: episodes from the same seeds, in its own environments."""
+    controller, seeds = trained.controller(), range(first_seed, first_seed + loop.eval_episodes)
+
+    def evaluate() -> dict[str, float]:
+        start = time.monotonic()
+        returns = [episode.total for episode in controller.play(envs, seeds)]
+        q1, median, q3 = np.percentile(returns, [25, 50, 75]).tolist()
+        seconds = time.monotonic() - start
+        figures = {"mean": float(np.mean(returns)), "median": median, "q1": q1, "q3": q3, "seconds": seconds}
+        return {f"eval/{name}": value for name, value in figures.items()}
+
     workers = min(loop.n_workers, loop.eval_episodes)
     with closing(ParallelEnv(make, loop.eval_episodes, workers)) as envs:
-        yield partial(evaluate, trained.controller(), envs, first_seed)
-
-
-def evaluate(controller: Controller, envs: ParallelEnv, first_seed: int) -> dict[str, float]:
-    """Statistics of an episode in every environment, the seeds counting from the first; all at once."""
-    start = time.monotonic()
-    seeds = range(first_seed, first_seed + envs.num_envs)
-    returns = [episode.total for episode in controller.play(envs, seeds)]
-    q1, median, q3 = np.percentile(returns, [25, 50, 75]).tolist()
-    seconds = time.monotonic() - start
-    figures = {"mean": float(np.mean(returns)), "median": median, "q1": q1, "q3": q3, "seconds": seconds}
-    return {f"eval/{name}": value for name, value in figures.items()}
+        yield evaluate

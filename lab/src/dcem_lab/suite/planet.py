@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Generator
 
 from dcem_lab.runs import Run, require
 from dcem_lab.runs.settings import setting
-from dcem_lab.suite.agents import (
-    AgentConfig,
-    Beginning,
-    CollectingConfig,
-    LearningConfig,
-    PlannerConfig,
-    build,
-)
-from dcem_lab.suite.agents.build import spread
+from dcem_lab.suite import online
+from dcem_lab.suite.agents import AgentConfig, Beginning, CollectingConfig, LearningConfig, PlannerConfig
+from dcem_lab.suite.agents.build import build, spread
 from dcem_lab.suite.agents.controller import flat_size
-from dcem_lab.suite.envs.dmc import ControlEnv, make_env
+from dcem_lab.suite.envs.dmc import ControlEnv, make_env, probe
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.online import (
-    DEVICES,
-    StepLoopConfig,
-    evaluations,
-    require_distance,
-    require_replay,
-    require_room,
-    training_device,
-)
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained, load_from
 from dcem_lab.training.loop import train
@@ -65,20 +50,20 @@ class Config(LearningConfig):
     """
 
     seed: int = 0
-    device: str = setting("auto", among=DEVICES)
+    device: str = setting("auto", among=online.DEVICES)
     task: str = "cheetah-run"
     action_repeat: int | None = setting(None, least=1)
     source: str = ""
     wrap_angles: bool = False
-    model: RSSMConfig = field(default_factory=RSSMConfig)
-    planner: PlannerConfig = field(default_factory=PlannerConfig)
-    evaluation: PlannerConfig = field(default_factory=PlannerConfig)
-    collecting: CollectingConfig = field(default_factory=CollectingConfig)
-    loop: StepLoopConfig = field(default_factory=lambda: StepLoopConfig(eval_every=200_000, eval_episodes=16))
+    model: RSSMConfig = RSSMConfig()
+    planner: PlannerConfig = PlannerConfig()
+    evaluation: PlannerConfig = PlannerConfig()
+    collecting: CollectingConfig = CollectingConfig()
+    loop: online.StepLoopConfig = online.StepLoopConfig(eval_every=200_000, eval_episodes=16)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_distance(self, self.model)
+        online.require_distance(self, self.model)
 
     def agent_for(self, env: ControlEnv) -> AgentConfig:
         """The agent for an environment of the task, all but its world model."""
@@ -118,7 +103,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "collecting": CollectingConfig(seed_episodes=2, replay_steps=2_000),
         "batch": 8,
         "length": 10,
-        "loop": StepLoopConfig(
+        "loop": online.StepLoopConfig(
             env_steps=2_400, n_envs=2, n_workers=0, eval_every=2_400, eval_episodes=2, log_every=25
         ),
         "device": "cpu",
@@ -134,7 +119,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "updates_per_step": 2.0,
         "clip": 20.0,
         "average": 0.99,
-        "loop": StepLoopConfig(
+        "loop": online.StepLoopConfig(
             env_steps=20_000, n_envs=4, n_workers=0, eval_every=4_000, eval_episodes=4, log_every=50
         ),
     },
@@ -159,25 +144,24 @@ def check(config: Config) -> None:
     """Check that the task exists, with the angles to encode, and that the source to continue from fits."""
     if config.source:
         _from_source(config)
-    with closing(environment(config)()) as env:
-        size = flat_size(env.observation_space)
-        require_room(env, config.loop.n_envs, config.agent_for(env), config.model)
-    angles = config.world_model.angles
+    env = probe(environment(config))
+    online.require_room(env, config.loop.n_envs, config.agent_for(env), config.model)
+    angles, size = config.world_model.angles, flat_size(env.observation_space)
     require(max(angles, default=0) < size, "model.angles", angles, f"below {size}, the observation's size")
 
 
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and store the best and the last weights in the run's checkpoint."""
-    device, make, loop = training_device(config.device), environment(config), config.loop
-    with closing(make()) as env:
-        settings, schedule = config.agent_for(env), loop.schedule(env.action_repeat)
+    device, make, loop = online.training_device(config.device), environment(config), config.loop
+    env = probe(make)
+    settings, schedule = config.agent_for(env), loop.schedule(env.action_repeat)
     with closing(ParallelEnv(make, loop.n_envs, loop.n_workers)) as envs:
         begin = _from_source(config) if config.source else _anew(config, envs)
         agent = build(envs, settings, begin, config.seed, device)
         trained = Trained(
             config.task, config.action_repeat, config.evaluation, agent.model, value=agent.value
         )
-        with evaluations(trained, make, loop) as evaluate:
+        with online.evaluations(trained, make, loop) as evaluate:
             train(run, agent, trained, evaluate, schedule)
 
 
@@ -192,7 +176,7 @@ def _from_source(config: Config) -> Beginning:
     """The model and the data of another run."""
     source, name = load_from(config.source), config.source
     require(source.task == config.task, "task", config.task, f"{source.task}, as in {name}")
-    repeat, theirs = (_action_repeat(make) for make in (environment(config), source.environment()))
+    repeat, theirs = (probe(make).action_repeat for make in (environment(config), source.environment()))
     require(repeat == theirs, "action_repeat", repeat, f"{theirs}, as in {name}")
     ours = replace(config.world_model, termination=source.model.config.termination)
     for part, value in vars(source.model.config).items():
@@ -203,13 +187,8 @@ def _from_source(config: Config) -> Beginning:
     model.load_state_dict(source.model.state_dict())
     if source.replay is None:
         return Beginning(model, planner=config.planner, value=source.value)
-    replay = require_replay(source, name, config.loop.n_envs, {"length": config.length})
+    replay = online.require_replay(source, name, config.loop.n_envs, {"length": config.length})
     return Beginning(model, replay=replay, value=source.value)
-
-
-def _action_repeat(make: Callable[..., ControlEnv]) -> int:
-    with closing(make()) as env:
-        return env.action_repeat
 
 
 def environment(config: Config) -> Callable[..., ControlEnv]:

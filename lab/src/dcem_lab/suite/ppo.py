@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dcem_lab.runs import Run, require
 from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.suite import online
 from dcem_lab.suite.agents.finetune import Finetuner
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
 from dcem_lab.suite.agents.policy import Policy
-from dcem_lab.suite.envs.dmc import ControlEnv
+from dcem_lab.suite.envs.dmc import ControlEnv, probe
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.online import (
-    DEVICES,
-    FINETUNE_SELECTION_SEED,
-    LoopConfig,
-    evaluations,
-    require_chunks,
-    training_device,
-)
 from dcem_lab.suite.trained import SNAPSHOTS, load, load_from
 from dcem_lab.training.loop import Schedule, train
 
@@ -63,14 +56,14 @@ class Config(Settings):
     """
 
     seed: int = 0
-    device: str = setting("auto", among=DEVICES)
+    device: str = setting("auto", among=online.DEVICES)
     source: str = ""
     snapshot: str = setting("best", among=SNAPSHOTS)
     steps: int = setting(200, least=1)
     actions: int | None = setting(None, least=1)
-    planner: PlannerChanges = field(default_factory=PlannerChanges)
-    learning: FinetuneConfig = field(default_factory=FinetuneConfig)
-    loop: LoopConfig = field(default_factory=lambda: LoopConfig(n_envs=10, n_workers=10, eval_every=10))
+    planner: PlannerChanges = PlannerChanges()
+    learning: FinetuneConfig = FinetuneConfig()
+    loop: online.LoopConfig = online.LoopConfig(n_envs=10, n_workers=10, eval_every=10)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +80,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "learning": FinetuneConfig(
             minibatch=25, value_width=16, value_updates=5, value_steps=1, batch=4, length=10
         ),
-        "loop": LoopConfig(n_envs=2, n_workers=0, eval_every=2, eval_episodes=2),
+        "loop": online.LoopConfig(n_envs=2, n_workers=0, eval_every=2, eval_episodes=2),
         "device": "cpu",
     },
 }
@@ -97,30 +90,29 @@ def check(config: Config) -> None:
     """The source must be there, and have the parts that are to be trained."""
     source, learning = load_from(config.source, config.snapshot, **config.planner.given()), config.learning
     Policy(source.model, source.decoder, source.planner, value=source.value).train_only(learning.parts)
-    with closing(source.environment()()) as env:
-        actions = _actions(config, env)
-        if learning.likelihood:
-            require_chunks(env, config.loop.n_envs, learning.replay_steps, {"length": learning.length})
-    learning.check(config.loop.n_envs, actions, source.model.config.distance)
+    env, n_envs = probe(source.environment()), config.loop.n_envs
+    if learning.likelihood:
+        online.require_chunks(env, n_envs, learning.replay_steps, {"length": learning.length})
+    learning.check(n_envs, _actions(config, env), source.model.config.distance)
 
 
 def run(config: Config, run: Run) -> None:
     """Fine-tune, evaluate at intervals, and leave the best and the last controller in the checkpoint."""
-    device, loop = training_device(config.device), config.loop
+    device, loop = online.training_device(config.device), config.loop
     trained = load(config.source, config.snapshot, **config.planner.given()).to(device)
     make = trained.environment()
-    with closing(make()) as probe:
-        actions, repeat = _actions(config, probe), probe.action_repeat
+    env = probe(make)
+    actions = _actions(config, env)
     schedule = Schedule(
         steps=config.steps,
-        env_steps=loop.n_envs * actions * repeat,
+        env_steps=loop.n_envs * actions * env.action_repeat,
         evaluations={*range(0, config.steps, loop.eval_every), config.steps},
         save_every=loop.save_every,
         beforehand=True,
     )
     with (
         closing(ParallelEnv(make, loop.n_envs, loop.n_workers)) as envs,
-        evaluations(trained, make, loop, FINETUNE_SELECTION_SEED) as evaluate,
+        online.evaluations(trained, make, loop, online.FINETUNE_SELECTION_SEED) as evaluate,
     ):
         agent = Finetuner(envs, trained, config.learning, actions, config.seed)
         train(run, agent, trained, evaluate, schedule)

@@ -11,13 +11,7 @@ from torch import Tensor
 def log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """ln N(actions; mean, σ²) summed over the numbers of an action: (..., m) → (...).
 
-    Args:
-        actions: (..., m), as they were drawn: before any clipping to what an environment accepts.
-        mean: (..., m).
-        log_std: ln σ, whatever broadcasts to (..., m).
-
-    >>> log_prob(torch.zeros(2), torch.zeros(2), torch.tensor(0.0)) == -math.log(2 * math.pi)
-    tensor(True)
+    Actions are as they were drawn, before any clipping to what an environment accepts.
     """
     standard = (actions - mean) * (-log_std).exp()
     return (-0.5 * standard.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
@@ -26,10 +20,7 @@ def log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
 def clipped_loss(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
     """−mean of min(ρ A, clamp(ρ, 1 − ε, 1 + ε) A): no gain from moving an action's probability further.
 
-    Args:
-        ratios: ρ = π(a | s) / π_old(a | s), (B,).
-        advantages: A, (B,).
-        clip: ε.
+    With the ``ratios`` ρ = π(a | s) / π_old(a | s), (B,), the ``advantages`` A, (B,), and ε = ``clip``.
 
     >>> clipped_loss(torch.tensor([1.5, 0.5]), torch.tensor([1.0, 1.0]), clip=0.2)
     tensor(-0.8500)

@@ -26,13 +26,11 @@ Rows = list[dict[str, str]]
 
 def planet_rows(results: Path) -> Rows:
     """The return of phase 1 early on, where all runs have an evaluation."""
-    rows = []
-    for asked, curve in _answers(results, "planet"):
-        (steps, mean), (_, median) = (evaluated(curve, name) for name in ("eval_mean", "eval_median"))
-        for i in np.flatnonzero(steps == _COMPARED):
-            after = f"mean after {_COMPARED / 1e6:.1f}M steps"
-            rows.append(asked | {after: f"{mean[i]:.0f}", "median": f"{median[i]:.0f}"})
-    return rows
+    return [
+        asked | {f"mean after {_COMPARED / 1e6:.1f}M steps": mean, "median": median}
+        for asked, curve in _answers(results, "planet")
+        for mean, median in _early(curve)
+    ]
 
 
 def preset_rows(results: Path) -> Rows:
@@ -40,12 +38,18 @@ def preset_rows(results: Path) -> Rows:
     rows: dict[str, dict[str, str]] = {}
     for asked, curve in _answers(results, PRESET):
         seed = asked.pop("seed")
-        (steps, mean), (_, median) = (evaluated(curve, name) for name in ("eval_mean", "eval_median"))
         row = rows.setdefault(asked["question"], asked)
-        for i in np.flatnonzero(steps == _COMPARED):
-            values = {"seeds": seed, "mean": f"{mean[i]:.0f}", "median": f"{median[i]:.0f}"}
+        for mean, median in _early(curve):
+            values = {"seeds": seed, "mean": mean, "median": median}
             row |= {name: f"{row[name]}, {new}" if name in row else new for name, new in values.items()}
     return list(rows.values())
+
+
+def _early(curve: dict[str, np.ndarray]) -> Iterator[tuple[str, str]]:
+    """The mean and the median return of phase 1 early on, if there was an evaluation."""
+    (steps, mean), (_, median) = (evaluated(curve, name) for name in ("eval_mean", "eval_median"))
+    for i in np.flatnonzero(steps == _COMPARED):
+        yield f"{mean[i]:.0f}", f"{median[i]:.0f}"
 
 
 def apart(results: Path) -> set[str]:
@@ -67,22 +71,17 @@ def embed_rows(results: Path) -> Rows:
     ]
 
 
-def ppo_rows(results: Path) -> Rows:
+def ppo_rows(results: Path) -> Iterator[dict[str, str]]:
     """The mean return before and after phase 3, and in its training episodes."""
-    rows = []
     for asked, curve in _answers(results, "ppo"):
         _, mean = evaluated(curve, "eval_mean")
         _, exploring = evaluated(curve, "return")
-        rows.append(
-            asked
-            | {
-                "mean before": f"{mean[0]:.0f}",
-                "mean after": f"{mean[-1]:.0f}",
-                f"exploring, first {_UNCHANGED} steps": f"{exploring[:_UNCHANGED].mean():.0f}",
-                f"exploring, last {_NEWEST} steps": f"{exploring[-_NEWEST:].mean():.0f}",
-            }
-        )
-    return rows
+        yield asked | {
+            "mean before": f"{mean[0]:.0f}",
+            "mean after": f"{mean[-1]:.0f}",
+            f"exploring, first {_UNCHANGED} steps": f"{exploring[:_UNCHANGED].mean():.0f}",
+            f"exploring, last {_NEWEST} steps": f"{exploring[-_NEWEST:].mean():.0f}",
+        }
 
 
 def agent_rows(results: Path) -> Rows:
@@ -106,28 +105,24 @@ def _answers(results: Path, what: str) -> Iterator[tuple[dict[str, str], dict[st
             )
 
 
-def finetuned_rows(results: Path) -> Rows:
+def finetuned_rows(results: Path) -> Iterator[dict[str, str]]:
     """Phase 3's gain on episodes with the same starts, run by run."""
     totals: dict[tuple[str, str], dict[str, float]] = {}
     for (task, controller, _), episodes in read_episodes(results, "dmc").items():
         totals.setdefault((task, controller), {}).update(episodes)
-    rows = []
     for asked in read_questions(results).get("finetuned", []):
         first, last = (totals.get((asked["task"], asked[when]), {}) for when in ("before", "after"))
         both = sorted(first.keys() & last.keys())
         if both:
             before, after = (np.array([episodes[seed] for seed in both]) for episodes in (first, last))
             _, low, high = bootstrap(after - before, np.mean, _RESAMPLES)
-            rows.append(
-                {
-                    "task": asked["task"],
-                    "training": asked["training"],
-                    "episodes": str(len(both)),
-                    "median before": f"{np.median(before):.0f}",
-                    "after PPO": f"{np.median(after):.0f}",
-                    "mean before": f"{before.mean():.0f}",
-                    "mean after PPO": f"{after.mean():.0f}",
-                    "95% of the gain in the mean": f"{low:+.0f} to {high:+.0f}",
-                }
-            )
-    return rows
+            yield {
+                "task": asked["task"],
+                "training": asked["training"],
+                "episodes": str(len(both)),
+                "median before": f"{np.median(before):.0f}",
+                "after PPO": f"{np.median(after):.0f}",
+                "mean before": f"{before.mean():.0f}",
+                "mean after PPO": f"{after.mean():.0f}",
+                "95% of the gain in the mean": f"{low:+.0f} to {high:+.0f}",
+            }

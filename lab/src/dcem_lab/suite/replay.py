@@ -15,20 +15,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+_STEPS = ("observations", "actions", "rewards")  # rings, by position
+_COUNTS = ("written", "oldest", "episode")
+_EPISODES = ("first", "end", "terminated")  # rings, by the episode's number
+
 
 class Chunk(NamedTuple):
     """Consecutive steps: action t is taken on observation t, and reward t and observation t+1 follow."""
 
-    observations: Tensor
-    """(batch, length + 1, n)"""
-    actions: Tensor
-    """(batch, length, m)"""
-    rewards: Tensor
-    """(batch, length)"""
-    terminated: Tensor
-    """(batch, length): whether the step ended the episode for good, not by a time limit"""
-    valid: Tensor
-    """(batch, length): false after the end, where a last observation is repeated and all else is zero"""
+    observations: Tensor  # (batch, length + 1, n)
+    actions: Tensor  # (batch, length, m)
+    rewards: Tensor  # (batch, length)
+    terminated: Tensor  # (batch, length): the step ended the episode for good, not by a time limit
+    valid: Tensor  # (batch, length): false after the end; there the last observation is repeated, the rest 0
 
 
 def shortest_sampled(length: int, padded: bool) -> int:
@@ -131,6 +130,14 @@ class ReplayBuffer:
         entry = self._episode % self._max_episodes
         self._end[self._rows, entry] = self._written
         self._terminated[self._rows, entry] = terminated & ended
+        self._open_where(ended)
+
+    def close_episodes(self) -> None:
+        """End every open episode at its last stored observation, because another will begin."""
+        self._open_where(self._written > self._first[self._rows, self._episode % self._max_episodes])
+
+    def _open_where(self, ended: Tensor) -> None:
+        """Begin an episode at the next position, where the open one has ended."""
         self._episode += ended
         entry = self._episode % self._max_episodes
         kept = self._first[self._rows, entry]
@@ -138,17 +145,8 @@ class ReplayBuffer:
         self._end[self._rows, entry] = self._written
         self._terminated[self._rows, entry] = torch.zeros_like(ended)
 
-    def close_episodes(self) -> None:
-        """End every open episode at its last stored observation, because another will begin."""
-        begun = self._written > self._first[self._rows, self._episode % self._max_episodes]
-        self._episode += begun
-        entry = self._episode % self._max_episodes
-        self._first[self._rows, entry] = self._written
-        self._end[self._rows, entry] = self._written
-        self._terminated[self._rows, entry] = False
-
     def n_starts(
-        self, length: int, from_start: int = False, newest: int | None = None, padded: bool = False
+        self, length: int, from_start: int = 0, newest: int | None = None, padded: bool = False
     ) -> Tensor:
         """How many different chunks of that length can be sampled, () on the device."""
         return self._starts(length, from_start, newest, padded)[1].sum()
@@ -158,7 +156,7 @@ class ReplayBuffer:
         batch: int = 50,
         length: int = 50,
         generator: torch.Generator | None = None,
-        from_start: int = False,
+        from_start: int = 0,
         newest: int | None = None,
         padded: bool = False,
     ) -> Chunk:
@@ -208,21 +206,20 @@ class ReplayBuffer:
         length: int,
         generator: torch.Generator | None = None,
         share: float = 0.0,
-        from_start: int = 1,
         padded: bool = False,
     ) -> Chunk:
-        """Like `sample`, but a fraction of the chunks, the last ones, is from an episode's first steps."""
+        """Like `sample`, but a fraction of the chunks, the last ones, begins an episode."""
         early = round(share * batch)
         parts = [
             self.sample(count, length, generator, where, padded=padded)
-            for count, where in ((batch - early, 0), (early, from_start))
+            for count, where in ((batch - early, 0), (early, 1))
             if count
         ]
         return parts[0] if len(parts) == 1 else Chunk(*map(torch.cat, zip(*parts, strict=True)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The whole state, without unused memory. Reads from the device."""
-        return self._state(self._used())
+        return self.cut(self.state_bytes(self.capacity))
 
     def cut(self, max_bytes: int) -> dict[str, Tensor]:
         """A :meth:`state_dict` of at most ``max_bytes``: the newest steps that fit.
@@ -235,11 +232,12 @@ class ReplayBuffer:
             raise ValueError(
                 f"max_bytes must be at least {self.state_bytes(2)} for one step, got {max_bytes}."
             )
-        return self._state(min(fitting, self._used()))
+        used = max(2, int(self._written.max()))  # in the environment with the most
+        return _fitted(self._tensors(), min(fitting, used, self.capacity), self._max_episodes)
 
     def state_bytes(self, places: int) -> int:
         """The size of a state with this many observations per environment."""
-        rings = sum(x.nbytes for x in (self._observations, self._actions, self._rewards))
+        rings = sum(self._tensors()[name].nbytes for name in _STEPS)
         tables = sum(x.nbytes for x in self.state) - rings
         return tables + rings // self.capacity * places
 
@@ -272,7 +270,8 @@ class ReplayBuffer:
         for name, value in (("length", length), ("newest", newest)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
-        first = torch.maximum(self._first, self._oldest_kept()[:, None])
+        oldest = torch.maximum(self._oldest, self._written - self.capacity)  # that is still there
+        first = torch.maximum(self._first, oldest[:, None])
         if newest is not None:
             first = torch.maximum(first, (self._written - newest - length)[:, None])
         # The shortest chunk allowed in each episode: one step if it may be cut short.
@@ -284,14 +283,6 @@ class ReplayBuffer:
             starts = starts.clamp(max=int(from_start)) * (first == self._first)
         return first, starts
 
-    def _oldest_kept(self) -> Tensor:
-        """The oldest position of each environment that is still there, (n_envs,)."""
-        return torch.maximum(self._oldest, self._written - self.capacity)
-
-    def _used(self) -> int:
-        """The number of entries written, in the environment with the most."""
-        return min(self.capacity, max(2, int(self._written.max())))
-
     def _checked(self, name: str, x: Tensor, like: Tensor) -> Tensor:
         if x.shape != like.shape:
             raise ValueError(f"{name} must have shape {tuple(like.shape)}, got {tuple(x.shape)}.")
@@ -299,20 +290,7 @@ class ReplayBuffer:
         return x.to(self.device, like.dtype, non_blocking=True)
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {
-            "observations": self._observations,
-            "actions": self._actions,
-            "rewards": self._rewards,
-            "written": self._written,
-            "oldest": self._oldest,
-            "episode": self._episode,
-            "first": self._first,
-            "end": self._end,
-            "terminated": self._terminated,
-        }
-
-    def _state(self, capacity: int) -> dict[str, Tensor]:
-        return _fitted(self._tensors(), capacity, self._max_episodes)
+        return {name: getattr(self, f"_{name}") for name in (*_STEPS, *_COUNTS, *_EPISODES)}
 
 
 def _gather(rings: Tensor, place: Tensor) -> Tensor:
@@ -325,15 +303,11 @@ def _fitted(state: dict[str, Tensor], capacity: int, max_episodes: int) -> dict[
     written, episodes = state["written"], state["episode"] + 1
     kept = min(capacity, state["rewards"].shape[1])
     return {
-        "observations": _ring(state["observations"], written, capacity),
-        "actions": _ring(state["actions"], written, capacity),
-        "rewards": _ring(state["rewards"], written, capacity),
+        **{name: _ring(state[name], written, capacity) for name in _STEPS},
         "written": written.clone(),
         "oldest": torch.maximum(state["oldest"], written - kept),
         "episode": state["episode"].clone(),
-        "first": _ring(state["first"], episodes, max_episodes),
-        "end": _ring(state["end"], episodes, max_episodes),
-        "terminated": _ring(state["terminated"], episodes, max_episodes),
+        **{name: _ring(state[name], episodes, max_episodes) for name in _EPISODES},
     }
 
 

@@ -76,7 +76,7 @@ def add_episodes(
     it. `snapshot` is None for pretrained weights, which have only one.
     """
     candidates = planner.samples + planner.policy_plans
-    new = [
+    rows = [
         Row(task, controller, run, candidates, planner.iterations, episode.seed, round(episode.total, 3))
         for episode in episodes
     ]
@@ -87,8 +87,7 @@ def add_episodes(
         "seconds": round(seconds, 1),
         **facts.here(),
     }
-    rows = [list(map(str, row)) for row in new]
-    _put(table, rows, {f"{task} {controller} {run}": record})
+    _put(table, [list(map(str, row)) for row in rows], {f"{task} {controller} {run}": record})
 
 
 def merge(table: Path, other: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from dcem_lab import paper
-from dcem_lab.report.charts import Line, Rule, figure, lines, panel
+from dcem_lab.report.charts import Line, Rule, lines
 from dcem_lab.report.claims import NOT_REPORTED, Claim, beside, qualified
 from dcem_lab.report.formats import number
 from dcem_lab.report.markdown import by_heading
@@ -19,7 +19,8 @@ from dcem_lab.report.markdown import render as markdown
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
 from dcem_lab.report.statistics import failed, two_humps
-from dcem_lab.report.templates import code, render
+from dcem_lab.report.templates import code, part, render
+from dcem_lab.suite import numbers, questions
 from dcem_lab.suite.beside import beside_rows, read_peers
 from dcem_lab.suite.cards import LEGEND, Key, controller_cards, newest, read_films
 from dcem_lab.suite.latent_figure import latent_figure
@@ -27,15 +28,11 @@ from dcem_lab.suite.numbers import (
     CONTROLLERS,
     Evaluation,
     Training,
+    by_task,
     evaluated,
     label_of,
     other_seeds,
-    planning_rows,
-    read_evaluations,
-    read_trainings,
-    training_rows,
 )
-from dcem_lab.suite.questions import embed_rows, finetuned_rows, planet_rows, ppo_rows, preset_rows
 from dcem_lab.suite.walker_starts import start_rows
 
 # How each phase is run, and what its controller is called.
@@ -52,11 +49,10 @@ _STEPS = (100_000, 500_000, 1_000_000, 2_000_000)
 
 def section(sources: Sources) -> Section:
     results, folder = sources.results, sources.results / "dmc"
-    phases = {name: read_trainings(results / name) for name in PHASES}
-    evaluations = read_evaluations(results)
+    phases = {name: numbers.read_trainings(results / name) for name in PHASES}
+    evaluations = numbers.read_evaluations(results)
     cards = controller_cards(evaluations, read_films(folder / "videos"))
-    claims = _claims(evaluations, results)
-    planning = planning_rows(results)
+    planning = numbers.planning_rows(results)
     machines = "; ".join(dict.fromkeys(row.pop("measured on") for row in planning))
     body = render(
         "suite/section.html",
@@ -68,23 +64,27 @@ def section(sources: Sources) -> Section:
         **{name: _phase(name, results, trainings) for name, trainings in phases.items()},
         beside_others=_beside_others(results, phases["planet"]),
         questions={
-            "planet": with_code(planet_rows(results)),
-            "preset": with_code(preset_rows(results)),
-            "embed": with_code(embed_rows(results)),
-            "ppo": with_code(ppo_rows(results)),
+            "planet": with_code(questions.planet_rows(results)),
+            "preset": with_code(questions.preset_rows(results)),
+            "embed": with_code(questions.embed_rows(results)),
+            "ppo": with_code(questions.ppo_rows(results)),
         },
         starts=start_rows(results),
-        finetuned=finetuned_rows(results),
+        finetuned=list(questions.finetuned_rows(results)),
         latent=latent_figure(folder / "latent"),
         heading=CLAIMS,
-        lines=_line_by_line(sources.docs / "claims.md"),
-        records=_records(phases),
+        lines=markdown(by_heading(sources.docs / "claims.md")[1].get(CLAIMS, "")),
+        records={
+            name: record
+            for phase, trainings in enumerate(phases.values(), 1)
+            for name, record in numbers.records_of(trainings, f"phase {phase}, ").items()
+        },
     )
     return Section(
         "dmc",
         "Cheetah and walker",
         body,
-        claims,
+        list(_claims(evaluations, results)),
         list(failures(evaluations, phases["embed"])),
         opening=_opening(cards, evaluations),
         about="The other controllers with videos and returns, all runs, and published agents.",
@@ -111,36 +111,22 @@ def _in_words(one: Evaluation, others: Sequence[Evaluation]) -> str:
     return f"{one.task} (median return {np.median(one.totals):.0f}; episodes that fail: {failing}{seeds})"
 
 
-def _line_by_line(path: Path) -> Markup | None:
-    """The paper's claims, and our results."""
-    text = by_heading(path)[1].get(CLAIMS) if path.exists() else None
-    return markdown(text) if text is not None else None
-
-
-def _claims(evaluations: Sequence[Evaluation], results: Path) -> list[Claim]:
+def _claims(evaluations: Sequence[Evaluation], results: Path) -> Iterator[Claim]:
     found = {(evaluation.task, evaluation.controller): evaluation for evaluation in evaluations}
-    claims = []
     for (task, controller), known in paper.DMC_RETURNS.items():
-        naming = "Control suite", f"{task}, {label_of(controller, results)}", "median return"
-        ours = found.get((task, controller))
-        if ours is None:
-            claims.append(Claim(*naming, str(known)))
-            continue
-        claims.append(
-            Claim(
-                *naming,
-                str(known),
-                str(ours.quartiles),
-                f"{len(ours.runs)} ({len(ours.totals)} episodes)",
-                ours.interval.bounds(".0f"),
-                qualified(
-                    beside(ours.interval, known.median),
-                    ours.totals,
-                    *(other.totals for other in other_seeds(ours, evaluations)),
-                ),
-            )
+        claim = Claim(
+            "Control suite", f"{task}, {label_of(controller, results)}", "median return", str(known)
         )
-    return claims
+        if ours := found.get((task, controller)):
+            others = (other.totals for other in other_seeds(ours, evaluations))
+            claim = replace(
+                claim,
+                ours=str(ours.quartiles),
+                seeds=f"{len(ours.runs)} ({len(ours.totals)} episodes)",
+                interval=ours.interval.bounds(".0f"),
+                verdict=qualified(beside(ours.interval, known.median), ours.totals, *others),
+            )
+        yield claim
 
 
 def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> Iterator[str]:
@@ -180,12 +166,11 @@ def _phase(name: str, results: Path, trainings: Sequence[Training]) -> dict[str,
     command, controller = PHASES[name]
     first = name == "planet"
     shown = [one for one in trainings if not (one.aside or (first and one.goes_on))]
+    measure = "eval_mean" if first else "eval_median"
     return {
         "command": command,
-        "curves": _curves(
-            shown, controller, label_of(controller, results), "eval_mean" if first else "eval_median"
-        ),
-        "runs": named(training_rows(trainings), "task", "variant", "seed"),
+        "curves": _curves(shown, controller, label_of(controller, results), measure),
+        "runs": named(numbers.training_rows(trainings), "task", "variant", "seed"),
     }
 
 
@@ -193,13 +178,10 @@ def _beside_others(results: Path, trainings: Sequence[Training]) -> dict[str, li
     """Phase 1 and published agents at the same environment steps, by task."""
     from_scratch = [one for one in trainings if not (one.goes_on or one.aside)]
     peers = read_peers(results)
-    return {
-        task: beside_rows([one for one in from_scratch if one.task == task], peers, _STEPS)
-        for task in dict.fromkeys(one.task for one in from_scratch)
-    }
+    return {task: beside_rows(group, peers, _STEPS) for task, group in by_task(from_scratch).items()}
 
 
-def with_code(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def with_code(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Cells in backticks as the page shows code."""
     return [
         {name: code(cell.strip("`")) if cell[:1] == "`" else cell for name, cell in row.items()}
@@ -207,7 +189,7 @@ def with_code(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     ]
 
 
-def named(rows: Sequence[Mapping[str, str]], *columns: str) -> list[dict[str, str]]:
+def named(rows: Iterable[Mapping[str, str]], *columns: str) -> list[dict[str, str]]:
     """Rows with these columns as one, which is the title of a row's card on a narrow screen."""
     return [
         {", ".join(columns): ", ".join(row[name] for name in columns)}
@@ -219,8 +201,7 @@ def named(rows: Sequence[Mapping[str, str]], *columns: str) -> list[dict[str, st
 def _curves(trainings: Sequence[Training], controller: str, label: str, measure: str) -> Markup:
     """A panel per task, a colour per variant, a line per seed."""
     panels = []
-    for task in dict.fromkeys(training.task for training in trainings):
-        group = [training for training in trainings if training.task == task]
+    for task, group in by_task(trainings).items():
         colors = {training.label: _COLORS[i % len(_COLORS)] for i, training in enumerate(group)}
         drawn = [
             Line(training.label, colors[training.label], *evaluated(curve, measure), thin=True)
@@ -236,13 +217,13 @@ def _curves(trainings: Sequence[Training], controller: str, label: str, measure:
         chart = lines(
             f"Returns on {task}", series, Scale(0, most), _RETURNS, "environment steps", "return", rules
         )
-        panels.append(panel(task, chart, [(color, label) for label, color in colors.items()]))
+        panels.append(part("panel", task, chart, [(color, label) for label, color in colors.items()]))
     caption = (
         f"{'Mean' if measure == 'eval_mean' else 'Median'} return of the evaluation episodes, by seed, "
         f"over environment steps. Dashed: the paper's median with {label} at the end of its training. A line "
         "ends where its run was stopped. The table has the fraction of its budget."
     )
-    return figure(caption, panels) if panels else Markup()
+    return part("figure", caption, panels) if panels else Markup()
 
 
 def _visible(line: Line, dash: float) -> Line:
@@ -267,13 +248,4 @@ def _evaluation(one: Evaluation) -> dict[str, str]:
         "mean": number(one.totals.mean()),
         "bimodal": str(two_humps(one.totals) or "no"),
         "paper": f"{known.median:.0f}" if known else NOT_REPORTED.words,
-    }
-
-
-def _records(phases: Mapping[str, Sequence[Training]]) -> dict[str, dict[str, Any]]:
-    return {
-        f"phase {phase}, {training.task}, {training.preset}, {seed}": record
-        for phase, trainings in enumerate(phases.values(), 1)
-        for training in trainings
-        for seed, record in training.records.items()
     }

@@ -59,13 +59,12 @@ def check_task(task: object, action_repeat: object) -> None:
 
 def check_planner(asked: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """ValueError where a file asks for plans beyond `PLAN_LIMITS`, but for what its user has `given`."""
-    steps = 1
-    for name, most in PLAN_LIMITS.items():
-        value = asked[name] if name in asked and name not in given else 1
-        option = name.replace("_", "-")
+    sizes = {name: asked[name] for name in PLAN_LIMITS if name not in given and type(asked.get(name)) is int}
+    for name, value in sizes.items():
+        most, option = PLAN_LIMITS[name], name.replace("_", "-")
         advice = f"at most {most:,} in a file (--{option} on the command line may be more)"
-        require(type(value) is not int or value <= most, f"planner.{name}", value, advice)
-        steps *= value if type(value) is int else 1
+        require(value <= most, f"planner.{name}", value, advice)
+    steps = math.prod(sizes.values())
     product = " × ".join(PLAN_LIMITS)
     require(steps <= PLAN_STEPS, f"planner's {product}", steps, f"at most {PLAN_STEPS:,} in a file")
 

@@ -8,32 +8,15 @@ from itertools import cycle
 import numpy as np
 from markupsafe import Markup
 
-from dcem_lab.report.charts import Line, figure, lines, panel
+from dcem_lab.report.charts import Line, lines
+from dcem_lab.report.formats import counted
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources
-from dcem_lab.report.templates import render
-from dcem_lab.suite.beside import (
-    MOST,
-    Peers,
-    aggregate_rows,
-    beside_rows,
-    peer_sources,
-    ranked,
-    read_peers,
-    returns_of,
-)
+from dcem_lab.report.templates import part, render
+from dcem_lab.suite import beside, numbers
+from dcem_lab.suite.beside import MOST, Peers, ranked
 from dcem_lab.suite.cards import WITHOUT_PAPER, Key, controller_cards, read_films
-from dcem_lab.suite.numbers import (
-    DEFAULT,
-    Evaluation,
-    Training,
-    episode_rows,
-    evaluated,
-    read_evaluations,
-    read_trainings,
-    seed_of,
-    training_rows,
-)
+from dcem_lab.suite.numbers import DEFAULT, Evaluation, Training, by_task, evaluated, seed_of
 from dcem_lab.suite.questions import agent_rows
 from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 from dcem_lab.suite.section import named, with_code, works_or_fails
@@ -48,35 +31,30 @@ _RETURNS = Scale(0, MOST)
 
 def section(sources: Sources) -> Section:
     results = sources.results
-    peers = read_peers(results)
-    trainings = read_trainings(results / "agent")
+    peers = beside.read_peers(results)
+    trainings = numbers.read_trainings(results / "agent")
     shown = [one for one in trainings if not (one.aside or one.goes_on)]
-    evaluations = read_evaluations(results, "agent")
+    evaluations = numbers.read_evaluations(results, "agent")
     films = read_films(results / "dmc" / "videos")
     cards = controller_cards(evaluations, films, {one.controller for one in evaluations})
     opening = [key for key in cards if key in films and key[1] == CONTROLLER]
-    tasks = list(dict.fromkeys(one.task for one in shown))
     body = render(
         "suite/value.html",
         command=COMMAND,
         curves=_curves(shown, peers),
         cards=[card for key, card in cards.items() if key not in opening],
         legend=WITHOUT_PAPER,
-        episodes=episode_rows(evaluations),
+        episodes=numbers.episode_rows(evaluations),
         beside={
-            task: beside_rows([one for one in shown if one.task == task], peers, seed_by_seed=True)
-            for task in tasks
+            task: beside.beside_rows(group, peers, seed_by_seed=True)
+            for task, group in by_task(shown).items()
         },
-        overall=aggregate_rows([one for one in shown if one.preset == DEFAULT], peers),
+        overall=beside.aggregate_rows([one for one in shown if one.preset == DEFAULT], peers),
         most=MOST,
-        published=peer_sources(results),
+        published=beside.peer_sources(results),
         questions=with_code(agent_rows(results)),
-        runs=named(training_rows(trainings), "task", "variant", "seed"),
-        records={
-            f"{one.task}, {one.preset}, {seed}": record
-            for one in trainings
-            for seed, record in one.records.items()
-        },
+        runs=named(numbers.training_rows(trainings), "task", "variant", "seed"),
+        records=numbers.records_of(trainings),
     )
     return Section(
         "value",
@@ -97,8 +75,7 @@ def _opening(cards: Mapping[Key, Markup], evaluations: Sequence[Evaluation]) -> 
     ]
     if not found:
         return Markup()
-    means = " and ".join(found)
-    sentence = f"When plans end in a learned value, the mean returns by seed are {means}."
+    sentence = f"When plans end in a learned value, the mean returns by seed are {' and '.join(found)}."
     return render(
         "suite/opening.html", sentence=sentence, cards=list(cards.values()), legend=WITHOUT_PAPER[:2]
     )
@@ -115,17 +92,13 @@ def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], p
                 f"{one.task}: results of {one.label} depend on the seed. The mean returns by seed are "
                 f"{', '.join(f'{mean:.0f}' for mean in means)}."
             )
-    for training in trainings:
-        returns = returns_of(training.curves)
-        if training.preset != DEFAULT or not returns:
-            continue
-        at = max(returns)
-        ours, known = returns[at].mean(), ranked(training.task, at, peers)
-        ahead = [f"{agent} ({mean:.0f})" for agent, mean in known.items() if mean > ours]
+    ours = (training for training in trainings if training.preset == DEFAULT)
+    for training, at, returns, known in beside.standings(ours, peers):
+        ahead = [f"{agent} ({mean:.0f})" for agent, mean in known.items() if mean > returns.mean()]
         if ahead:
             yield (
                 f"{training.task}: after {at:,} steps, {len(ahead)} of {len(known)} published agents are "
-                f"ahead of ours ({ours:.0f}, {len(returns[at])} seeds): {', '.join(ahead)}."
+                f"ahead of ours ({returns.mean():.0f}, {len(returns)} seeds): {', '.join(ahead)}."
             )
 
 
@@ -133,26 +106,25 @@ def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
     """A panel per task: ours with the range of its seeds, and published agents as far as we came."""
     panels = []
     colors = dict(zip(peers, cycle(_COLORS), strict=False))
-    for task in dict.fromkeys(one.task for one in trainings):
-        group = [one for one in trainings if one.task == task]
+    for task, group in by_task(trainings).items():
         ours = [_ours(one, f"c0{' dotted' * (i > 0)}") for i, one in enumerate(group)]
         most = max(float(line.x.max()) for line in ours)
         known = ranked(task, int(most // 100_000) * 100_000, peers)
-        beside = [*[ALWAYS] * (ALWAYS in known), *[agent for agent in known if agent != ALWAYS][:OTHERS]]
+        drawn = [*[ALWAYS] * (ALWAYS in known), *[agent for agent in known if agent != ALWAYS][:OTHERS]]
         others = []
-        for agent in beside:
+        for agent in drawn:
             points = {at: returns.mean() for at, returns in sorted(peers[agent][task].items()) if at <= most}
             x, y = np.array([*points], float), np.array([*points.values()])
             others.append(Line(agent, colors[agent], x, y, thin=True))
         chart = lines(
             f"Returns on {task}", [*others, *ours], Scale(0, most), _RETURNS, "environment steps", "return"
         )
-        panels.append(panel(task, chart, [(line.color, line.label) for line in (*ours, *others)]))
+        panels.append(part("panel", task, chart, [(line.color, line.label) for line in (*ours, *others)]))
     caption = (
         "Mean return of the evaluation episodes over environment steps. Ours: mean and range over seeds. "
         f"Thin: means of {ALWAYS} and of the {OTHERS} published agents that are best where our curve ends."
     )
-    return figure(caption, panels) if panels else Markup()
+    return part("figure", caption, panels) if panels else Markup()
 
 
 def _ours(training: Training, color: str) -> Line:
@@ -160,5 +132,5 @@ def _ours(training: Training, color: str) -> Line:
     curves = [evaluated(curve, "eval_mean") for curve in training.curves]
     x = min((steps for steps, _ in curves), key=lambda steps: steps[-1])
     y = np.array([np.interp(x, *curve) for curve in curves])
-    label = f"{training.label}, {len(curves)} seed{'s' * (len(curves) > 1)}"
+    label = f"{training.label}, {counted(len(curves), 'seed')}"
     return Line(label, color, x, y.mean(0), y.min(0), y.max(0))

@@ -91,12 +91,9 @@ class Fit(ABC):
             loss, metrics = self.loss()
         norm = descend(loss, self._parameters, self.optimizer, self._clip)
         torch._foreach_lerp_(self._averages, self._parameters, 1 - self._decay)
-        self._add_up({**metrics, "gradient_norm": norm})
-
-    def _add_up(self, metrics: dict[str, Tensor]) -> None:
-        values = torch.stack(list(metrics.values()))
+        values = torch.stack([*metrics.values(), norm])
         if not self._names:
-            self._names, self._totals = list(metrics), torch.zeros_like(values)
+            self._names, self._totals = [*metrics, "gradient_norm"], torch.zeros_like(values)
         self._totals.add_(values)
 
     def metrics(self) -> dict[str, float]:

@@ -12,11 +12,9 @@ from dcem_lab.training.stopwatch import Stopwatch
 
 
 class Learners:
-    """Learners by name. A step makes the updates due for each learner, in order.
+    """Learners by the names that their states have in a checkpoint, all on one device.
 
-    Args:
-        learners: by the names that their states have in a checkpoint.
-        device: where they learn.
+    A step makes the updates due for each learner, in order.
     """
 
     def __init__(self, learners: Mapping[str, Fit], device: torch.device | str) -> None:

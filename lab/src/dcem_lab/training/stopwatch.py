@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -20,30 +20,27 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-        self._events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = defaultdict(list)
-        self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._times: dict[str, list[Callable[[], float]]] = defaultdict(list)  # to call when all is done
 
     @contextmanager
     def measure(self, name: str, on_host: bool = False) -> Iterator[None]:
         """The time the current stream needs for what is launched inside, or the time on the host."""
         if self._cuda and not on_host:
-            pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            pair[0].record()
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
             yield
-            pair[1].record()
-            self._events[name].append(pair)
+            end.record()
+            self._times[name].append(lambda: start.elapsed_time(end))
         else:
-            start = time.perf_counter()
+            began = time.perf_counter()
             yield
-            self._seconds[name].append(time.perf_counter() - start)
+            milliseconds = 1000 * (time.perf_counter() - began)
+            self._times[name].append(lambda: milliseconds)
 
     def read(self) -> dict[str, float]:
         """The mean of each part since the last reading. Waits for the device."""
-        if self._events:
+        if self._cuda:
             torch.cuda.synchronize()
-        means = {name: 1000 * sum(times) / len(times) for name, times in self._seconds.items()}
-        for name, pairs in self._events.items():
-            means[name] = sum(start.elapsed_time(end) for start, end in pairs) / len(pairs)
-        self._events.clear()
-        self._seconds.clear()
+        means = {name: sum(time() for time in times) / len(times) for name, times in self._times.items()}
+        self._times.clear()
         return means

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dcem_lab.suite.agents.controller import follow
-from dcem_lab.suite.agents.policy import PARTS
+from dcem_lab.suite.agents.soft_plans import PARTS
 from toy.environment import GAIN
 from toy.finetuner import E, T, make_agent
 

@@ -16,7 +16,8 @@ from dcem import Decoder
 from dcem_lab.suite.agents import Controller, PlannerConfig
 from dcem_lab.suite.agents.finetune import Finetuner
 from dcem_lab.suite.agents.finetune_config import FinetuneConfig
-from dcem_lab.suite.agents.policy import PARTS, Critic, Policy
+from dcem_lab.suite.agents.policy import Critic, Policy
+from dcem_lab.suite.agents.soft_plans import PARTS
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.gae import advantages
 from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss

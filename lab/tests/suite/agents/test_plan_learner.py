@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Generator
 
-from dcem_lab.suite.agents import DecoderConfig, PlanConfig, PlanLearner, PlannerConfig, Value
+from dcem_lab.suite.agents import (
+    DecoderConfig,
+    DecoderLearner,
+    PlanConfig,
+    PlanLearner,
+    PlannerConfig,
+    Value,
+)
 from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
@@ -18,37 +26,28 @@ CONFIG = PlanConfig(updates_per_step=1.0, lr=3e-3, average=0.5)
 SAMPLING = DecoderConfig(states=16, context=4)
 
 
-def make(parts: tuple[str, ...], latent: bool = True) -> PlanLearner:
+def make(parts: tuple[str, ...]) -> PlanLearner:
     generator = Generator().manual_seed(0)
     model = RSSM(3, 2, RSSMConfig(hidden=8, width=8, members=2, pessimism=0.5), generator)
     value = Value(3, 2, critics=3, width=16, gamma=0.9, generator=generator).requires_grad_(False)
     torch.manual_seed(0)
-    decoder = ResidualDecoder(2, 3, 2, hidden=(8,)) if latent else None
+    decoder = ResidualDecoder(2, 3, 2, hidden=(8,))
     replay = ReplayBuffer(2, 50, 3, 2, shortest_episode=5)
     for t in range(40):
         x = torch.randn(2, 3, generator=generator)
         replay.add(x, x[:, :2].tanh(), x.sum(dim=-1), x, torch.full((2,), t % 20 == 19))
-    averages = copy.deepcopy(model), copy.deepcopy(decoder)
-    config = PlanConfig(**{**vars(CONFIG), "parts": parts})
-    return PlanLearner(model, decoder, averages, value, replay, config, SAMPLING, PLANNER, generator)
+    latent = DecoderLearner(decoder, copy.deepcopy(model), replay, SAMPLING, PLANNER, generator, value)
+    return PlanLearner(model, latent, replace(CONFIG, parts=parts), generator)
 
 
-@pytest.mark.parametrize(
-    ("parts", "latent"),
-    [
-        (("decoder",), True),
-        (("decoder", "reward"), True),
-        (("reward",), False),
-        (("reward", "transition"), False),
-    ],
-)
-def test_critics_are_pleased_and_nothing_else_changes(parts: tuple[str, ...], latent: bool) -> None:
-    learner = make(parts, latent)
+@pytest.mark.parametrize("parts", [["decoder"], ["decoder", "reward"], ["reward"], ["reward", "transition"]])
+def test_critics_are_pleased_and_nothing_else_changes(parts: list[str]) -> None:
+    learner = make(tuple(parts))
     model = learner.model
     kept = {
         "reward": list(model.reward_head.parameters()),
         "transition": [*model.gru.parameters(), *model.observation_head.parameters()],
-        "decoder": list(learner.decoder.parameters()) if learner.decoder is not None else [],
+        "decoder": list(learner.latent.decoder.parameters()),
     }
     before = {part: [p.detach().clone() for p in tensors] for part, tensors in kept.items()}
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from dcem.distributions import gaussian
 from dcem.distributions.moments import weighted_moments
 from dcem_lab.suite.agents.finetune_config import BACKWARD_MODES
-from dcem_lab.suite.agents.policy import PARTS, Policy
+from dcem_lab.suite.agents.policy import Policy
+from dcem_lab.suite.agents.soft_plans import PARTS
 from toy.finetuner import PLANNER, make_agent
 
 NO_LEARNING = 1e-30  # a learning rate that moves no float

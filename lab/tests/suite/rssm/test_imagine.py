@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Generator
 
+from dcem import DCEM, MPC
 from dcem.control.rollout import rollout
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
@@ -38,6 +39,14 @@ def test_costs_and_gradients_are_those_of_the_steps(config: RSSMConfig, batch: t
     [gradient] = torch.autograd.grad(expected, actions, above, retain_graph=True)
     torch.testing.assert_close(torch.autograd.grad(got, actions, above)[0], gradient)
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_plan_needs_no_more_than_the_rollout() -> None:
+    model = RSSM(3, 2, RSSMConfig(hidden=4, width=4), Generator().manual_seed(0))
+    state, solver = model.initial(torch.ones(5, 3)), DCEM(n_samples=20, n_elite=4, n_iters=2)
+    noise = torch.randn(2, 5, 20, 6)
+    plans = [MPC(one, horizon=3, solver=solver)(state, noise=noise) for one in (model, FrozenRollout(model))]
+    torch.testing.assert_close(plans[1].actions, plans[0].actions)
 
 
 def test_nothing_but_actions_gets_a_gradient() -> None:
@@ -116,3 +125,21 @@ def test_rollouts_that_end_in_a_value_have_the_gradients_of_the_steps(
     wanted = [actions, *(model.reward_head.parameters() if learn_reward else ())]
     found = [torch.autograd.grad(cost, wanted, above, retain_graph=True) for cost in (got, expected)]
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("termination", [False, True])
+def test_a_model_in_another_precision_is_judged_in_that_of_the_actions(termination: bool) -> None:
+    config = RSSMConfig(hidden=4, width=6, members=2, pessimism=0.5, termination=termination)
+    generator = Generator().manual_seed(0)
+    model = RSSM(3, 2, config, generator)
+    start = model.initial(torch.randn(2, 3, generator=generator))
+    actions = torch.randn(2, 7, 4, 2, generator=generator)
+
+    def worth(state: torch.Tensor) -> torch.Tensor:
+        assert state.dtype == actions.dtype
+        return state.sum(dim=-1)
+
+    expected = FrozenRollout(model).sequence_cost(start, actions, 0.9, worth)
+    got = FrozenRollout(model.to(torch.bfloat16)).sequence_cost(start, actions, 0.9, worth)
+    assert got.dtype == torch.float32 and not torch.equal(got, expected)
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)

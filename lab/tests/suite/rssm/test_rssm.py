@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Normal
 
 from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
-from dcem_lab.suite.rssm.fast.unroll import Filter, OpenLoop, Rollout
+from dcem_lab.suite.rssm.fast.unroll import Filter, OpenLoop
 from dcem_lab.suite.rssm.overshoot import blocks
 
 X, U = 5, 2
@@ -172,7 +172,8 @@ def test_filter_gradients():
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("predicted", [False, True])
 def test_open_loop_gradients(sampled, predicted):
-    model = make(RSSMConfig(hidden=2, width=2, members=2, activation="gelu", predict_std=predicted))
+    config = RSSMConfig(hidden=2, width=2, members=2, activation="gelu", residual=True, predict_std=predicted)
+    model = make(config)
     spans = blocks(length=3, chunks=1, distance=3)
     g = torch.Generator().manual_seed(0)
 
@@ -181,11 +182,9 @@ def test_open_loop_gradients(sampled, predicted):
 
     hidden, start, actions = random(2, 3, 2).requires_grad_(), random(3, X), random(3, 1, U)
     noise = random(2, spans[-1].stop, X) if sampled else None
-    rollout = Rollout(spans, residual=True, std=0.1, activation="gelu")
-    layers = zip(model.observation_head.weights, model.observation_head.biases, strict=True)
-    head = [parameter for layer in layers for parameter in layer]
     gru = (model.gru.hidden_weight, model.gru.input_weight, model.gru.bias)
-    assert torch.autograd.gradcheck(OpenLoop.apply, (rollout, hidden, start, actions, noise, *gru, *head))
+    inputs = (hidden, start, actions, noise, *gru, *model.observation_head.in_a_row)
+    assert torch.autograd.gradcheck(OpenLoop.apply, (config, spans, *inputs))
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -28,23 +28,14 @@ from dcem_lab.training.learners import Learners
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """What an agent in environments is made of.
+    """What an agent in environments is made of, and how that learns."""
 
-    Attributes:
-        learning: how its world model learns.
-        collecting: how it explores, and what it remembers.
-        planner: how it plans, in latent space where there is a decoder.
-        decoder: a decoder to plan with, and how it learns; None to plan over action sequences.
-        value: critics and an actor to plan with, and how they learn; None to plan to the horizon alone.
-        plan: how plans learn to please the critics; None, or 0 updates per step, for not at all.
-    """
-
-    learning: LearningConfig
+    learning: LearningConfig  # of its world model
     collecting: CollectingConfig
-    planner: PlannerConfig
-    decoder: DecoderConfig | None = None
-    value: ValueConfig | None = None
-    plan: PlanConfig | None = None
+    planner: PlannerConfig  # in latent space where there is a decoder
+    decoder: DecoderConfig | None = None  # None to plan over action sequences
+    value: ValueConfig | None = None  # None to plan to the horizon alone
+    plan: PlanConfig | None = None  # to please the critics; None, or 0 updates per step, for not at all
 
     def __post_init__(self) -> None:
         share, plans = self.collecting.policy_share, self.planner.policy_plans
@@ -82,20 +73,13 @@ class AgentConfig:
 class Beginning:
     """What an agent has before its first step, on any device.
 
-    Attributes:
-        model: to learn, or to go on learning.
-        decoder: to go on learning, as the config describes it; it plans the seed episodes, too. None for a
-            new one.
-        value: to go on learning, as the config describes it. None for a new one.
-        replay: the state of a replay buffer, in place of the seed episodes.
-        planner: how the seed episodes are planned, over action sequences; None for random actions, unless
-            there is a decoder.
+    Decoder and value go on learning, as the config describes them; None for new ones.
     """
 
     model: RSSM
-    decoder: Decoder | None = None
-    replay: dict[str, Tensor] | None = None
-    planner: PlannerConfig | None = None
+    decoder: Decoder | None = None  # plans the seed episodes, too
+    replay: dict[str, Tensor] | None = None  # the state of a buffer, in place of the seed episodes
+    planner: PlannerConfig | None = None  # of seed episodes without a decoder; None for random actions
     value: Value | None = None
 
 
@@ -134,17 +118,7 @@ def build(
         )
         learners["decoder"], decoder = decoder_learner, decoder_learner.average
         if value is not None and config.plan is not None and config.plan.updates_per_step:
-            learners["plan"] = PlanLearner(
-                model,
-                decoder_learner.decoder,
-                (planning, decoder),
-                value,
-                replay,
-                config.plan,
-                config.decoder,
-                config.planner,
-                random["please"],
-            )
+            learners["plan"] = PlanLearner(model, decoder_learner, config.plan, random["please"])
 
     by_policy = config.collecting.by_policy(envs.num_envs, device)
     planner = Planner(planning, config.planner, decoder, random["plan"], value, by_policy)
@@ -154,15 +128,16 @@ def build(
     noise = config.collecting.noise_in(envs.num_envs, device)
     collector = Collector(envs, planning, replay, noise, random["explore"])
     collector.restart(seeds["envs"])
+    anew = begin.replay is None
     return Planet(
         Learners(learners, device),
         collector,
         planner,
-        {name: random[name] for name in ("plan", "explore")},
-        checkpoint_bytes,
-        config.collecting.seed_episodes if begin.replay is None else 0,
-        config.collecting.seed_steps if begin.replay is None else 0,
-        seed_planner,
+        generators={name: random[name] for name in ("plan", "explore")},
+        checkpoint_bytes=checkpoint_bytes,
+        seed_episodes=config.collecting.seed_episodes * anew,
+        seed_steps=config.collecting.seed_steps * anew,
+        seed_planner=seed_planner,
     )
 
 

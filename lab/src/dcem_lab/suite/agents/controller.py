@@ -55,12 +55,7 @@ def follow(model: RSSM, states: Tensor, actions: Tensor, observations: Tensor, e
 
 
 class Following:
-    """Environments in mid-episode, the model states that follow them, and the returns so far.
-
-    Args:
-        envs: E environments.
-        model: follows the episodes.
-    """
+    """E environments in mid-episode, the model states that follow them, and the returns so far."""
 
     def __init__(self, envs: ParallelEnv, model: RSSM) -> None:
         self.envs, self.model, n_envs = envs, model, envs.num_envs
@@ -111,21 +106,15 @@ class Controller:
 
     Args:
         model: follows the episodes; its weights may change between them.
-        planner: how much to plan.
-        seed: of the planner's samples, the same for every call of `play`.
+        planner: how much to plan; its samples are the same for every call of `play`.
         decoder: plan in its latent space.
         value: plan to where it takes over.
     """
 
     def __init__(
-        self,
-        model: RSSM,
-        planner: PlannerConfig,
-        seed: int = 0,
-        decoder: Decoder | None = None,
-        value: Value | None = None,
+        self, model: RSSM, planner: PlannerConfig, decoder: Decoder | None = None, value: Value | None = None
     ) -> None:
-        self.model, self.seed = model, seed
+        self.model = model
         self._device = next(model.parameters()).device
         self._generator = Generator(self._device)
         self._plan = Planner(model, planner, decoder, self._generator, value)
@@ -139,7 +128,7 @@ class Controller:
         `each_step` is called after every step of all of them.
         """
         self._plan.refresh()
-        self._generator.manual_seed(self.seed)
+        self._generator.manual_seed(0)
         for first in range(0, len(seeds), envs.num_envs):
             yield from self._play_at_once(envs, seeds[first : first + envs.num_envs], each_step)
 

@@ -9,14 +9,12 @@ from dcem import Decoder, embedding_loss
 from dcem.control.decoder import ACTIVATIONS
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents.guide import Guide
-from dcem_lab.suite.agents.planner import DTYPES, PlannerConfig
-from dcem_lab.suite.agents.replayed_states import replayed_states
+from dcem_lab.suite.agents.planner import PlannerConfig
 from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
+from dcem_lab.suite.agents.soft_plans import SoftPlans
 from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
-from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.training.fit import Fit
 from dcem_lab.training.modes import MODES, by_name
 
@@ -81,6 +79,29 @@ class DecoderConfig(Settings):
                 state_dim=model.state_dim if self.conditioned else 0,
             )
 
+    @torch.no_grad()
+    def replayed(self, model: RSSM, replay: ReplayBuffer, generator: Generator) -> Tensor:
+        """Replayed model states (B, S): the last of chunks, or any of those that begin an episode."""
+        n_starts = round(self.start_share * self.states)
+        kinds = (self.states - n_starts, False, self.recent or None), (n_starts, True, None)
+        padded = model.config.termination
+        chunks = [
+            replay.sample(count, self.context, generator, from_start, newest, padded)
+            for count, from_start, newest in kinds
+            if count
+        ]
+        observations, actions, _, terminated, valid = map(torch.cat, zip(*chunks, strict=True))
+        followed = [model.initial(observations[:, 0])]
+        for t in range(self.context):
+            followed.append(model.observe(followed[-1], actions[:, t], observations[:, t + 1]))
+        device = actions.device
+        step = torch.full((self.states,), self.context, device=device)
+        drawn = torch.rand(n_starts, device=device, generator=generator)
+        step[self.states - n_starts :] = (drawn * len(followed)).long().clamp(max=self.context)
+        if padded:  # no planning at the end of an episode, or after it
+            step = torch.minimum(step, valid.sum(dim=1) - terminated.any(dim=1).long())
+        return torch.stack(followed)[step, torch.arange(self.states, device=device)]
+
 
 class DecoderLearner(Fit):
     """Minimises the predicted cost of plans, C_θ(ẑ), over the decoder's weights θ only.
@@ -89,14 +110,13 @@ class DecoderLearner(Fit):
     consecutive states are similar, and the paper found that a decoder trained on them is biased.
 
     Args:
-        decoder: learns.
-        model: imagines; its weights may change, but not from here.
+        decoder, config: what learns, and how.
+        model, planner: what it is planned with.
         replay: where states come from.
-        config: how the decoder learns.
-        planner: how it is planned with.
         generator: of states and samples, on the model's device.
-        value: what a plan's end is worth, and the policy that a residual decoder corrects; its weights may
-            change, but not from here.
+        value: what a plan's end is worth, and the policy that a residual decoder corrects.
+
+    Weights of model and value may change, but not from here.
     """
 
     average: Decoder
@@ -113,20 +133,16 @@ class DecoderLearner(Fit):
         value: Value | None = None,
     ) -> None:
         self.decoder, self.model, self.replay, self.config = decoder, model, replay, config
-        self.value = value
-        self._imagination, self._planner = FrozenRollout(model, dtype=DTYPES[planner.dtype]), planner
-        self._guide = Guide(value, model, planner.value_pessimism) if value is not None else None
-        backward = by_name(config.backward, config.kept, planner.iterations)
-        self._mpc = planner.mpc(model, self._imagination, decoder, backward, self._guide)
+        self.value, self.planner = value, planner
+        self.backward = by_name(config.backward, config.kept, planner.iterations)
+        self._plans = SoftPlans(model, decoder, planner, self.backward, value, parts=("decoder",))
         super().__init__(decoder, config, generator)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        self._imagination.refresh()
-        with torch.no_grad():
-            situation = self._planner.situation(self.states(), self._guide, self.decoder, noise=None)
-        cost = embedding_loss(self._mpc, situation, self.generator)
+        situation = self._plans.situation(self.states())
+        cost = embedding_loss(self._plans.mpc, situation, self.generator)
         return cost, {"cost": cost.detach()}
 
     def states(self) -> Tensor:
         """Replayed model states (B, S)."""
-        return replayed_states(self.model, self.replay, self.config, self.generator)
+        return self.config.replayed(self.model, self.replay, self.generator)

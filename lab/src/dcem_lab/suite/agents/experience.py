@@ -30,22 +30,17 @@ class Experience(NamedTuple):
 
     @staticmethod
     def zeros(steps: int, n_envs: int, policy: Policy) -> Experience:
-        model = policy.model
-        device = next(model.parameters()).device
-        sizes = {
-            **dict.fromkeys(("states", "reached"), (model.state_dim,)),
-            "noise": policy.noise_shape,
-            **dict.fromkeys(("means", "actions"), (model.action_dim,)),
-            **dict.fromkeys(("rewards", "terminated", "ended"), ()),
-            **dict.fromkeys(("arrived", "following"), (model.obs_dim,)),
-        }
-        kinds = {"terminated": torch.bool, "ended": torch.bool}
+        model, device = policy.model, policy.log_std.device
+        S, m, o = model.state_dim, model.action_dim, model.obs_dim
+
+        def room(*size: int, dtype: torch.dtype | None = None) -> Tensor:
+            return torch.zeros(steps, n_envs, *size, dtype=dtype, device=device)
+
         return Experience(
-            **{
-                name: torch.zeros(steps, n_envs, *size, dtype=kinds.get(name), device=device)
-                for name, size in sizes.items()
-            }
-        )
+            states=room(S), reached=room(S), noise=room(*policy.noise_shape), means=room(m), actions=room(m),
+            rewards=room(), terminated=room(dtype=torch.bool), ended=room(dtype=torch.bool),
+            arrived=room(o), following=room(o),
+        )  # fmt: skip
 
     def flat(self, name: str) -> Tensor:
         """A field as (T E, ...), sharing its memory."""
@@ -110,10 +105,8 @@ class Gatherer(Following):
             if value is not noise:  # which was drawn there
                 slots[t].copy_(value)
         if self._replay is not None:
-            self._replay.add(
-                self._observations, taken, lived.rewards, lived.arrived, lived.ended, lived.terminated
-            )
-        self._states, self._observations = states, lived.following
+            self._replay.add(self._observations, taken, rewards, arrived, ended, terminated)
+        self._states, self._observations = states, following
 
     def _one_step(
         self, states: Tensor, actions: Tensor, ended: Tensor, arrived: Tensor, following: Tensor

@@ -27,7 +27,7 @@ from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.gae import advantages
 from dcem_lab.suite.ppo_loss import clipped_fraction, clipped_loss, divergence, standardized, value_loss
 from dcem_lab.suite.replay import ReplayBuffer, shortest_sampled
-from dcem_lab.suite.rssm import RSSM, multistep_loss
+from dcem_lab.suite.rssm import multistep_loss
 from dcem_lab.training.fit import descend
 from dcem_lab.training.modes import by_name
 from dcem_lab.training.stopwatch import Stopwatch
@@ -67,10 +67,21 @@ class Finetuner:
         self.critic = Critic(
             model.state_dim, config.gamma, config.value_width, Generator().manual_seed(value_seed)
         ).to(self.device)
-        self._replay = self._make_replay(envs.num_envs, model) if config.likelihood else None
+        self._replay = None
+        if config.likelihood:
+            capacity = max(2, config.replay_steps // envs.num_envs)
+            shortest = shortest_sampled(config.length, model.config.termination)
+            self._replay = ReplayBuffer(
+                envs.num_envs, capacity, model.obs_dim, model.action_dim, self.device, shortest
+            )
         self.gatherer = Gatherer(envs, self.policy, steps, self._play, self._replay)
         self.gatherer.restart(env_seed)
         self.stopwatch = Stopwatch(self.device)
+        parts = {
+            "model": model, "decoder": controller.decoder, "critic": self.critic,
+            "gatherer": self.gatherer, "replay": self._replay,
+        }  # fmt: skip
+        self._stateful: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
 
         self._old = torch.zeros(steps * envs.num_envs, device=self.device)
         self._advantages, self._targets = torch.zeros_like(self._old), torch.zeros_like(self._old)
@@ -211,47 +222,26 @@ class Finetuner:
             )
         descend(loss, self._values, self.value_optimizer, self.config.grad_clip)
 
-    def _make_replay(self, n_envs: int, model: RSSM) -> ReplayBuffer:
-        return ReplayBuffer(
-            n_envs,
-            max(2, self.config.replay_steps // n_envs),
-            model.obs_dim,
-            model.action_dim,
-            self.device,
-            shortest_sampled(self.config.length, model.config.termination),
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Everything the next steps depend on."""
-        decoder = self.policy.decoder
-        return {
-            "model": self.policy.model.state_dict(),
-            "decoder": decoder.state_dict() if decoder is not None else None,
+        return {name: part.state_dict() for name, part in self._stateful.items()} | {
             "log_std": self.policy.log_std.detach(),
-            "critic": self.critic.state_dict(),
             "optimizers": [o.state_dict()["state"] for o in (self.optimizer, self.value_optimizer)],
-            "gatherer": self.gatherer.state_dict(),
             "generators": [g.get_state() for g in (self._play, self._learn)],
-            "replay": self._replay.state_dict() if self._replay is not None else None,
             "steps": self.steps,
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`, before the first step: a captured update keeps its tensors."""
-        self.policy.model.load_state_dict(state["model"])
-        if self.policy.decoder is not None:
-            self.policy.decoder.load_state_dict(state["decoder"])
+        for name, part in self._stateful.items():
+            part.load_state_dict(state[name])
         self.policy.log_std.copy_(state["log_std"])
-        self.critic.load_state_dict(state["critic"])
         for optimizer, saved in zip((self.optimizer, self.value_optimizer), state["optimizers"], strict=True):
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": saved, "param_groups": groups})
-        self.gatherer.load_state_dict(state["gatherer"])
         for generator, saved in zip((self._play, self._learn), state["generators"], strict=True):
             generator.set_state(saved)
-        if self._replay is not None:
-            self._replay.load_state_dict(state["replay"])
         self.steps = state["steps"]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents.policy import require_parts
+from dcem_lab.suite.agents.soft_plans import require_parts
 from dcem_lab.training.modes import MODES
 
 BACKWARD_MODES = tuple(mode for mode in MODES if mode != "detach")  # which passes no gradient

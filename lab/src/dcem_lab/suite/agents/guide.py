@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dcem.control import sequence_cost
 from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.rssm import RSSM
+from dcem_lab.suite.rssm.model import pessimistic
 
 
 class Situation(NamedTuple):
@@ -24,10 +25,7 @@ class InSituations:
     """A model that takes situations and uses their states. Without plans, a situation is just a state."""
 
     def __init__(self, imagination: Any) -> None:
-        self._imagination, self.action_dim = imagination, imagination.action_dim
-
-    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        return self._imagination.step(state, action)
+        self._imagination = imagination
 
     def sequence_cost(self, situation: Any, *arguments: Any) -> Tensor:
         state = situation.state if isinstance(situation, Situation) else situation
@@ -65,12 +63,7 @@ class Guide(nn.Module):
         q = self.value(x, self.value.actor(x))
         if self.model.config.termination:  # there is no reward after a termination
             q = q * self.model.members(state)[..., -1]
-        q = q.movedim(0, -1).flatten(-2)
-        if self.pessimism == 0:
-            return q.mean(dim=-1)
-        # As in the planner's reward, the square root needs a finite slope at zero.
-        variance = q.var(dim=-1, correction=0) + torch.finfo(q.dtype).tiny
-        return q.mean(dim=-1) - self.pessimism * variance.sqrt()
+        return pessimistic(q.movedim(0, -1).flatten(-2), self.pessimism, dim=-1)
 
     def plans(self, state: Tensor, noise: Tensor) -> Tensor:
         """Actions (E, P, H, m) that the actor takes from states (E, s) in the model, with noise added.

@@ -19,10 +19,10 @@ INPUT_LIMIT, ACTION_LIMIT = 64, 32
 
 
 def fits(value: Value) -> bool:
-    """Whether `FusedJudge` supports these critics."""
+    """Whether `FusedJudge` supports these critics, which are scalar."""
     told = value.settings
     small = told["features"] <= INPUT_LIMIT and told["action_dim"] <= ACTION_LIMIT
-    return small and value.bins is None and told["width"] in WIDTHS
+    return small and told["width"] in WIDTHS
 
 
 class FusedJudge:
@@ -33,11 +33,6 @@ class FusedJudge:
     """
 
     def __init__(self, value: Value, pessimism: float) -> None:
-        if not fits(value):
-            raise ValueError(
-                f"FusedJudge: value must have scalar critics, width {WIDTHS}, at most {INPUT_LIMIT} features "
-                f"and {ACTION_LIMIT} actions, got {value.settings}"
-            )
         self._pessimism, self._scale = pessimism, 1 / value.reward_scale
         X, m, K, W = (value.settings[name] for name in ("features", "action_dim", "critics", "width"))
         pad, pad_u = 32 if X <= 32 else 64, 16 if m <= 16 else 32
@@ -77,32 +72,22 @@ class FusedJudge:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Observations (..., M, X) of M members → (...), in units of the reward."""
-        *batch, M, X = x.shape
-        if x.dtype != torch.float32 or x.stride(-1) != 1 or not _evenly_spaced(x):
-            x = x.float().contiguous()
-        rows, K = x.numel() // X, self._critics
+        (*batch, M, _), K = x.shape, self._critics
+        x = x.float().flatten(0, -2)  # a copy only of rows that are not evenly spaced
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        rows = len(x)
         said = torch.empty(K, rows, device=x.device)
         worth = torch.empty(batch, device=x.device)
         tile, warps = (16, 4) if rows <= 1024 else (64, 8)
         with torch.cuda.device_of(x):
             judge_kernel[triton.cdiv(rows, tile), K](
-                x, said, *self._weights, rows, x.stride(-2),
+                x, said, *self._weights, rows, x.stride(0),
                 **self._sizes, TILE=tile, BLOCK=32, num_warps=warps, num_stages=3,
             )  # fmt: skip
             worth_kernel[(triton.cdiv(rows // M, 128),)](
                 said, worth, rows // M, rows, self._pessimism, self._scale, K=K, M=M, TILE=128
             )
         return worth
-
-
-def _evenly_spaced(x: Tensor) -> bool:
-    """Whether all rows (..., X) of x have the same stride."""
-    step = x.stride(-2)
-    for size, stride in zip(x.shape[-2::-1], x.stride()[-2::-1], strict=True):
-        if size > 1 and stride != step:
-            return False
-        step = stride * size
-    return True
 
 
 @triton.jit

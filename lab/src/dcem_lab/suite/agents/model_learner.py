@@ -39,14 +39,7 @@ class LearningConfig(Settings):
 
 
 class ModelLearner(Fit):
-    """Fits a model to chunks of the replay buffer and keeps a moving average of its weights.
-
-    Args:
-        model: learns.
-        replay: where chunks come from.
-        config: how it learns.
-        generator: of the sampling and of the loss's noise, on the model's device.
-    """
+    """Fits a model to chunks of the replay buffer and keeps a moving average of its weights."""
 
     average: RSSM
     """The moving average, with the model's own statistics."""

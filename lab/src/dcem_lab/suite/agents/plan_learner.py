@@ -13,19 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from dcem import Decoder
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.agents.decoder_learner import DecoderConfig
-from dcem_lab.suite.agents.guide import Guide
-from dcem_lab.suite.agents.planner import DTYPES, PlannerConfig
-from dcem_lab.suite.agents.policy import parts_of, require_parts
-from dcem_lab.suite.agents.replayed_states import replayed_states
-from dcem_lab.suite.agents.value import Value
-from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.agents.decoder_learner import DecoderLearner
+from dcem_lab.suite.agents.soft_plans import SoftPlans, modules_of, require_parts
 from dcem_lab.suite.rssm import RSSM
-from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.training.fit import Fit
-from dcem_lab.training.modes import by_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,56 +49,33 @@ class PlanLearner(Fit):
     Its parts may also belong to other learners, which then update the same weights and averages.
 
     Args:
-        model, decoder: what plans are made with; the parts of them learn.
-        averages: the model and the decoder that act, whose parts follow.
-        value: critics to please, and what plans end in; it stays as it is.
-        replay: where states come from.
-        config: how it learns.
-        sampling: which states, and how plans are differentiated: as a decoder would learn.
-        planner: how plans are made, softly: a hard top-k passes no gradient.
+        model: what plans are made with, in training.
+        latent: learner of their decoder, with model and decoder that act, whose parts follow. Its value has
+            the critics, and states and gradients are as there.
+        config: how plans learn, softly: a hard top-k passes no gradient.
         generator: of states and samples, on the model's device.
     """
 
     tag = "plan"
 
-    def __init__(
-        self,
-        model: RSSM,
-        decoder: Decoder | None,
-        averages: tuple[RSSM, Decoder | None],
-        value: Value,
-        replay: ReplayBuffer,
-        config: PlanConfig,
-        sampling: DecoderConfig,
-        planner: PlannerConfig,
-        generator: Generator,
-    ) -> None:
-        self.model, self.decoder, self.value, self.replay = model, decoder, value, replay
-        self._sampling, self._planner = sampling, planner
-        self._frozen: FrozenRollout | None = None
-        if "transition" not in config.parts:
-            self._frozen = FrozenRollout(model, "reward" in config.parts, DTYPES[planner.dtype])
-        self._guide = Guide(value, model, planner.value_pessimism)
-        backward = by_name(sampling.backward, sampling.kept, planner.iterations)
-        self._mpc = planner.mpc(model, self._frozen or model, decoder, backward, self._guide)
-        super().__init__(_chosen(model, decoder, config.parts), config, generator)
-        self.average = _chosen(*averages, config.parts)
+    def __init__(self, model: RSSM, latent: DecoderLearner, config: PlanConfig, generator: Generator) -> None:
+        assert latent.value is not None  # it has the critics
+        self.model, self.latent, self.value = model, latent, latent.value
+        self._plans = SoftPlans(
+            model, latent.decoder, latent.planner, latent.backward, latent.value, config.parts
+        )
+        learning, acting = (
+            nn.ModuleDict({part: modules_of(part, *networks) for part in config.parts})
+            for networks in ((model, latent.decoder), (latent.model, latent.average))
+        )
+        super().__init__(learning, config, generator)
+        self.average = acting
         self._averages = list(self.average.parameters())
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        if self._frozen is not None:
-            self._frozen.refresh()
-        planner, guide, value = self._planner, self._guide, self.value
-        with torch.no_grad():
-            states = replayed_states(self.model, self.replay, self._sampling, self.generator)
-            shape = planner.iterations, len(states), planner.samples, self._mpc.search_dim
-            noise = torch.empty(shape, device=states.device).normal_(generator=self.generator)
-            situation = planner.situation(states, guide, self.decoder, noise[0])
-        action = self._mpc(situation, noise=noise, cost=False).action
+        value, (T, N, n) = self.value, self._plans.noise_shape
+        states = self.latent.config.replayed(self.model, self.latent.replay, self.generator)
+        noise = torch.empty(T, len(states), N, n, device=states.device).normal_(generator=self.generator)
+        action = self._plans(states, noise.transpose(0, 1))
         worth = value.read(value.say(self.model.observed(states).mean(dim=-2), action, frozen=True)).mean()
         return -worth, {"value": worth.detach() / value.reward_scale}
-
-
-def _chosen(model: RSSM, decoder: Decoder | None, parts: tuple[str, ...]) -> nn.ModuleDict:
-    modules = parts_of(model, decoder)
-    return nn.ModuleDict({part: nn.ModuleList(modules[part]) for part in parts})

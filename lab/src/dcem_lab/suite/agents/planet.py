@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,38 +32,25 @@ from dcem_lab.suite.rssm import RSSM
 from dcem_lab.training.learners import Learners
 
 
+@dataclass
 class Planet:
     """The agent in its environments, as `dcem_lab.suite.agents.build` constructs it.
 
     If a decoder is among the learners, this is the DCEM branch of the algorithm: the planner searches the
     decoder's latent space.
-
-    Args:
-        learners: what is updated in every step, once the seed episodes are over.
-        collector: acts, and follows the environments with the model that plans.
-        planner: plans.
-        generators: of planner and collector, by name.
-        checkpoint_bytes: a checkpoint's replay buffer holds the newest steps that fit.
-        seed_episodes: episodes before learning starts.
-        seed_steps: steps of all environments before learning starts.
-        seed_planner: planner for the seed episodes; None for random actions.
     """
 
-    def __init__(
-        self,
-        learners: Learners,
-        collector: Collector,
-        planner: Planner,
-        generators: Mapping[str, Generator],
-        checkpoint_bytes: int,
-        seed_episodes: int = 0,
-        seed_steps: int = 0,
-        seed_planner: Planner | None = None,
-    ) -> None:
-        self.learners, self.collector, self.planner = learners, collector, planner
-        self._generators, self._checkpoint_bytes = generators, checkpoint_bytes
-        self._seed_episodes, self._seed_steps, self._seed_planner = seed_episodes, seed_steps, seed_planner
-        device = collector.replay.device
+    learners: Learners  # updated in every step, once the seed episodes are over
+    collector: Collector  # acts, and follows the environments with the model that plans
+    planner: Planner
+    generators: Mapping[str, Generator]  # of planner and collector, by name
+    checkpoint_bytes: int  # a checkpoint's replay buffer holds the newest steps that fit
+    seed_episodes: int  # before learning starts
+    seed_steps: int  # of all environments, before learning starts
+    seed_planner: Planner | None  # of the seed episodes; None for random actions
+
+    def __post_init__(self) -> None:
+        device = self.collector.replay.device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @property
@@ -83,18 +71,18 @@ class Planet:
     def step(self) -> None:
         """One step of every environment and the corresponding updates."""
         collector, stopwatch = self.collector, self.learners.stopwatch
-        seeding = collector.episodes < self._seed_episodes or collector.steps < self._seed_steps
+        seeding = collector.episodes < self.seed_episodes or collector.steps < self.seed_steps
         if not seeding:
             with _beside(self._stream):
                 self.learners.step()
         with stopwatch.measure("plan"):
-            actions = self.collector.act(self._seed_planner if seeding else self.planner)
+            actions = collector.act(self.seed_planner if seeding else self.planner)
         with stopwatch.measure("env", on_host=True):
-            transition = step_environments(self.collector.envs, actions)
+            transition = step_environments(collector.envs, actions)
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         with stopwatch.measure("record"):
-            self.collector.record(transition)
+            collector.record(transition)
             self.planner.refresh()
 
     def metrics(self) -> dict[str, float]:
@@ -108,8 +96,8 @@ class Planet:
         return {
             "learners": self.learners.state_dict(),
             "collector": self.collector.state_dict(),
-            "replay": self.collector.replay.cut(self._checkpoint_bytes),
-            "generators": {name: generator.get_state() for name, generator in self._generators.items()},
+            "replay": self.collector.replay.cut(self.checkpoint_bytes),
+            "generators": {name: generator.get_state() for name, generator in self.generators.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -118,8 +106,8 @@ class Planet:
         self.collector.load_state_dict(state["collector"])
         self.collector.replay.load_state_dict(state["replay"])
         for name, saved in state["generators"].items():
-            self._generators[name].set_state(saved)
-        for planner in (self.planner, self._seed_planner):
+            self.generators[name].set_state(saved)
+        for planner in (self.planner, self.seed_planner):
             if planner is not None:
                 planner.refresh()
 

@@ -17,7 +17,7 @@ from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
 from dcem_lab.suite.agents.search import SoftTopK, WeightedElites
 from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.rssm import RSSM
-from dcem_lab.suite.rssm.fast.engine import TerminalCost
+from dcem_lab.suite.rssm.fast.engine import Imagination
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, fused_rollout
 from dcem_lab.suite.rssm.fast.rollout_native import NativeJudge, NativeRollout
 from dcem_lab.suite.rssm.fast.rollout_native import fits as has_kernels
@@ -93,13 +93,13 @@ class PlannerConfig(Settings):
         With a guide it plans from the output of `situation` for model states.
         """
         guided = guide is not None and decoder is None and self.policy_plans > 0
-        latent: Decoder | PointsInARow | None = decoder
+        latent: Any = decoder
         if self.latent_points > 1:
             require(decoder is not None, "latent_points", self.latent_points, "1 without a decoder")
-            assert decoder is not None
-            latent = PointsInARow(decoder, self.latent_points)
+            latent = PointsInARow(latent, self.latent_points)
+        view: Any = imagination if guide is None else InSituations(imagination)
         mpc = MPC(
-            imagination if guide is None else InSituations(imagination),
+            view,
             self.horizon * self.latent_points,
             solver=self.solver(guided),
             decoder=latent,
@@ -250,28 +250,28 @@ def _precision(model: RSSM, config: PlannerConfig) -> torch.dtype:
     return weight.dtype
 
 
-def fast_rollout(model: RSSM, dtype: torch.dtype) -> Any:
+def fast_rollout(model: RSSM, dtype: torch.dtype) -> Imagination:
     """The fastest rollout implementation for this model, its device and that precision."""
     if not model.config.termination and has_kernels(next(model.parameters()), dtype):
         return NativeRollout(model, dtype)
-    return fused_rollout(model, dtype) or _Imagination(model, dtype)
+    return fused_rollout(model, dtype) or _Copied(model, dtype)
 
 
 def _fused_judge(
     value: Value, model: RSSM, pessimism: float, dtype: torch.dtype
 ) -> "judge_triton.FusedJudge | NativeJudge | None":
     """A faster terminal value, if there is one for these critics, precision and device."""
-    known = value.bins is None and not model.config.termination
-    if known and has_kernels(next(value.parameters()), dtype):
-        return NativeJudge(value, pessimism, dtype)
-    on_cuda = next(value.parameters()).is_cuda and judge_triton is not None
-    if not on_cuda or dtype != torch.float16 or model.config.termination or not judge_triton.fits(value):
+    weight = next(value.parameters())
+    if value.bins is not None or model.config.termination:
         return None
-    return judge_triton.FusedJudge(value, pessimism)
+    if has_kernels(weight, dtype):
+        return NativeJudge(value, pessimism, dtype)
+    fused = judge_triton is not None and weight.is_cuda and dtype == torch.float16
+    return judge_triton.FusedJudge(value, pessimism) if fused and judge_triton.fits(value) else None
 
 
-class _Imagination(FrozenRollout):
-    """A copy of a model with its own precision for rollouts, in a search that sums costs in another.
+class _Copied(FrozenRollout):
+    """Rolls out a copy of a model, in its own precision.
 
     It does not need the normaliser: states come from the model, in its features.
     """
@@ -279,22 +279,10 @@ class _Imagination(FrozenRollout):
     def __init__(self, model: RSSM, dtype: torch.dtype) -> None:
         super().__init__(copy.deepcopy(model).requires_grad_(False).to(dtype))
         self.model.reward_scale = model.reward_scale  # shared: it is learned, and keeps its precision
-        self._original, self._dtype = model, dtype
+        self._original = model
 
     def refresh(self) -> None:
-        """Copy the weights from the model again."""
         _copy(self._original, self.model)
-
-    def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
-    ) -> Tensor:
-        def at_the_end(state: Tensor) -> Tensor:
-            assert terminal_cost is not None
-            return terminal_cost(state.to(actions.dtype))
-
-        end = None if terminal_cost is None else at_the_end
-        state, planned = state.to(self._dtype), actions.to(self._dtype)
-        return super().sequence_cost(state, planned, discount, end).to(actions.dtype)
 
 
 @torch.no_grad()

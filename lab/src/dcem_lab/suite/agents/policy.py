@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import torch
 from torch import Generator, Tensor, nn
 
-from dcem import MPC, Decoder
+from dcem import Decoder
 from dcem.backward import Backward, Unroll
-from dcem_lab.runs import require
-from dcem_lab.suite.agents.guide import Guide
-from dcem_lab.suite.agents.planner import DTYPES, Planner, PlannerConfig
+from dcem_lab.suite.agents.planner import Planner, PlannerConfig
+from dcem_lab.suite.agents.soft_plans import PARTS, SoftPlans, modules_of
 from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.ppo_loss import log_prob
 from dcem_lab.suite.rssm import RSSM
-from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.rssm.nets import EnsembleMLP
-
-PARTS = ("decoder", "reward", "transition")
-"""The parts of a controller's parameters; its transition is the GRU, the observation head and the termination
-head, if there is one."""
-
-
-def require_parts(parts: tuple[str, ...], at_least: int = 1) -> None:
-    """Raise ValueError unless these are some of `PARTS`, and at least this many."""
-    known = len(set(parts)) == len(parts) >= at_least and set(parts) <= set(PARTS)
-    require(known, "parts", list(parts), f"some of {', '.join(PARTS)}, each once")
-
-
-def parts_of(model: RSSM, decoder: Decoder | None) -> dict[str, list[nn.Module]]:
-    """The modules of every part."""
-    transition = (model.gru, model.observation_head, model.termination_head)
-    return {
-        "decoder": [decoder] if decoder is not None else [],
-        "reward": [model.reward_head],
-        "transition": [module for module in transition if module is not None],
-    }
 
 
 class Policy(nn.Module):
@@ -57,12 +35,8 @@ class Policy(nn.Module):
     >>> from dcem_lab.suite.rssm import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
     >>> policy = Policy(model, None, PlannerConfig(samples=9, elites=2, iterations=2, horizon=4, tau=1.0))
-    >>> policy.noise_shape
-    (2, 9, 4)
-    >>> states, noise = model.initial(torch.zeros(5, 3)), torch.randn(5, *policy.noise_shape)
-    >>> mean = policy(states, noise)
-    >>> mean.shape, policy.log_prob(torch.zeros(5, 1), mean).shape
-    (torch.Size([5, 1]), torch.Size([5]))
+    >>> policy(model.initial(torch.zeros(5, 3)), torch.randn(5, *policy.noise_shape)).shape
+    torch.Size([5, 1])
     """
 
     def __init__(
@@ -80,25 +54,17 @@ class Policy(nn.Module):
             raise ValueError("planner.tau must be positive for gradients to pass through the search, got 0")
         self.model, self.decoder, self.planner, self._backward = model, decoder, planner, backward
         self.value = value.requires_grad_(False) if value is not None else None
-        self._guide = Guide(self.value, model, planner.value_pessimism) if self.value is not None else None
-        self._frozen: FrozenRollout | None = None
-        self._mpc = self._controller()
-        self.noise_shape = planner.iterations, planner.samples, self._mpc.search_dim
-        """(T, N, n) of the noise that one plan takes."""
+        self._learn(PARTS)
+        self.noise_shape = self._plans.noise_shape
         log_std = torch.full((model.action_dim,), math.log(std))
         self.log_std = nn.Parameter(log_std.to(next(model.parameters())), requires_grad=learn_std)
 
-    def _controller(self) -> MPC:
-        imagination = self._frozen or self.model
-        return self.planner.mpc(self.model, imagination, self.decoder, self._backward, self._guide)
+    def _learn(self, parts: Collection[str]) -> None:
+        self._plans = SoftPlans(self.model, self.decoder, self.planner, self._backward, self.value, parts)
 
     def forward(self, states: Tensor, noise: Tensor) -> Tensor:
         """The mean: model states (B, S) and noise (B, T, N, n) → actions (B, m)."""
-        if self._frozen is not None:
-            self._frozen.refresh()
-        with torch.no_grad():
-            situation = self.planner.situation(states, self._guide, self.decoder, noise[:, 0])
-        return self._mpc(situation, noise=noise.transpose(0, 1), cost=False).action
+        return self._plans(states, noise)
 
     def log_prob(self, actions: Tensor, mean: Tensor) -> Tensor:
         """ln π of actions (B, m), as they were drawn and not clipped, around means (B, m): (B,)."""
@@ -108,7 +74,7 @@ class Policy(nn.Module):
         """A fast planner without gradients for the mean, in the precision of evaluations: call with noise."""
         return Planner(self.model, self.planner, self.decoder, value=self.value)
 
-    def train_only(self, parts: Iterable[str]) -> list[nn.Parameter]:
+    def train_only(self, parts: Collection[str]) -> list[nn.Parameter]:
         """Freeze all but these parts (and σ, if it is learned); returns their parameters."""
         chosen = set(parts)
         if self.decoder is None and "decoder" in chosen:
@@ -121,18 +87,11 @@ class Policy(nn.Module):
                 f"planner.elites must be below samples={self.planner.samples} where reward or transition "
                 "learn: with all samples elite, they do not matter to the plan"
             )
-        trained = []
-        for part, owners in parts_of(self.model, self.decoder).items():
-            for parameter in (p for owner in owners for p in owner.parameters()):
-                parameter.requires_grad_(part in chosen)
-                if part in chosen:
-                    trained.append(parameter)
-        # A frozen transition saves half of the backward pass.
-        self._frozen = None
-        if "transition" not in chosen:
-            self._frozen = FrozenRollout(self.model, "reward" in chosen, DTYPES[self.planner.dtype])
-        self._mpc = self._controller()
-        return trained
+        self._learn(chosen)
+        modules = {part: modules_of(part, self.model, self.decoder) for part in PARTS}
+        for part, owner in modules.items():
+            owner.requires_grad_(part in chosen)
+        return [p for part, owner in modules.items() if part in chosen for p in owner.parameters()]
 
 
 class Critic(nn.Module):

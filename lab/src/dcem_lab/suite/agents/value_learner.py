@@ -130,14 +130,8 @@ class ValueLearner(Fit):
     """Fits critics to targets and an actor to the critics, in one update.
 
     Experience for all updates of an agent's step is drawn at once: on a GPU, drawing takes as many launches
-    as learning.
-
-    Args:
-        value: learns.
-        model: its normaliser says what x is, and imagined targets happen in it; it does not learn here.
-        replay: where transitions come from.
-        config: how the critics and the actor learn.
-        generator: of transitions and noise, on the replay buffer's device.
+    as learning. The model's normaliser says what x is, and imagined targets happen in it; it does not learn
+    here. The generator is on the replay buffer's device.
     """
 
     average: Value

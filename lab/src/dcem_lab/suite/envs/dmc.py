@@ -13,6 +13,8 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -63,7 +65,8 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode; a seed restarts the task's random numbers, no seed continues them."""
         self._steps = 0
-        return self._restart(seed), {}
+        self._restart(seed)
+        return self._observe(), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Hold ``action`` (m,), clipped to [-1, 1], for the action repeat and sum the rewards."""
@@ -101,7 +104,7 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
         self._steps = int(state["steps"])
 
     @abstractmethod
-    def _restart(self, seed: int | None) -> np.ndarray: ...
+    def _restart(self, seed: int | None) -> None: ...
 
     @abstractmethod
     def _advance(self, control: np.ndarray) -> tuple[float, bool]: ...
@@ -117,19 +120,12 @@ class ControlEnv(gymnasium.Env[np.ndarray, np.ndarray], ABC):
 
 
 class DMCEnv(ControlEnv):
-    """A task of the DeepMind control suite, ended only by its time limit (lqr also at its goal).
-
-    >>> env = DMCEnv("cheetah-run", action_repeat=4, seed=0)
-    >>> observation, _ = env.reset()
-    >>> observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-    >>> observation.shape, terminated, truncated
-    ((17,), False, False)
-    """
+    """A task of the DeepMind control suite, ended only by its time limit (lqr also at its goal)."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (the name and the type are Gymnasium's)
     render_mode = "rgb_array"
 
-    def __init__(self, task: str = "cheetah-run", action_repeat: int | None = None, seed: int | None = None):
+    def __init__(self, task: str, action_repeat: int | None = None) -> None:
         suite = _control_suite()
         domain, _, task_name = task.partition("-")
         if (domain, task_name) not in suite.ALL_TASKS:
@@ -142,7 +138,7 @@ class DMCEnv(ControlEnv):
         # One fixed generator builds the model (lqr draws its springs), so that a state fits any seed.
         self._suite = suite.load(domain, task_name, task_kwargs={"random": np.random.RandomState(0)})
         self._task, self.physics = self._suite.task, self._suite.physics
-        self._task.random.seed(seed)
+        self._task.random.seed()
         self._substeps = round(self._suite.control_timestep() / self.physics.timestep())
         self._model_as_built = {name: x.copy() for name, x in _arrays(self.physics.model.ptr).items()}
         bounds = self._suite.action_spec()
@@ -160,11 +156,10 @@ class DMCEnv(ControlEnv):
         """The scene as its first camera sees it: (240, 320, 3) bytes."""
         return self.physics.render(height=240, width=320, camera_id=0)
 
-    def _restart(self, seed: int | None) -> np.ndarray:
+    def _restart(self, seed: int | None) -> None:
         if seed is not None:
             self._task.random.seed(seed)
         self._suite.reset()
-        return self._observe()
 
     def _advance(self, control: np.ndarray) -> tuple[float, bool]:
         # The suite's own step without the observation, which only the last repeat needs.
@@ -199,16 +194,9 @@ class GymnasiumEnv(ControlEnv):
 
     ``get_state`` knows the classic-control and MuJoCo families, and any environment that has
     ``get_state`` and ``set_state`` of its own (nested dicts of arrays and JSON values).
-
-    >>> env = GymnasiumEnv("Pendulum-v1", action_repeat=2)
-    >>> observation, _ = env.reset(seed=0)
-    >>> observation.shape, env.action_space
-    ((3,), Box(-1.0, 1.0, (1,), float32))
     """
 
-    def __init__(
-        self, task: str, action_repeat: int = 1, seed: int | None = None, render_mode: str | None = None
-    ) -> None:
+    def __init__(self, task: str, action_repeat: int = 1, render_mode: str | None = None) -> None:
         rendering = {} if render_mode is None else {"render_mode": render_mode}
         # Counting the time limit here makes it part of the state without reaching into wrappers.
         try:
@@ -218,7 +206,7 @@ class GymnasiumEnv(ControlEnv):
         actions = self._env.action_space
         if not isinstance(actions, Box):
             raise ValueError(f"task must have continuous (Box) actions, got {task!r} with {actions}.")
-        self._action_shape, self.render_mode, self._seed = actions.shape, render_mode, seed
+        self._action_shape, self.render_mode = actions.shape, render_mode
         self._observation = np.zeros(0, np.float32)
         super().__init__(
             task,
@@ -238,9 +226,8 @@ class GymnasiumEnv(ControlEnv):
         """Close the environment and its windows."""
         self._env.close()
 
-    def _restart(self, seed: int | None) -> np.ndarray:
-        seed, self._seed = (self._seed if seed is None else seed), None
-        return self._flatten(self._env.reset(seed=seed)[0])
+    def _restart(self, seed: int | None) -> None:
+        self._flatten(self._env.reset(seed=seed)[0])
 
     def _advance(self, control: np.ndarray) -> tuple[float, bool]:
         action = control.reshape(self._action_shape).astype(self._env.action_space.dtype)
@@ -248,9 +235,8 @@ class GymnasiumEnv(ControlEnv):
         self._flatten(observation)
         return float(reward), bool(terminated)
 
-    def _flatten(self, observation: Any) -> np.ndarray:
+    def _flatten(self, observation: Any) -> None:
         self._observation = np.asarray(flatten(self._env.observation_space, observation), np.float32)
-        return self._observation
 
     def _observe(self) -> np.ndarray:
         return self._observation
@@ -287,20 +273,27 @@ class GymnasiumEnv(ControlEnv):
             env.set_state(state["own"])
 
 
-def make_env(
-    task: str, action_repeat: int | None = None, seed: int | None = None, render_mode: str | None = None
-) -> ControlEnv:
+def make_env(task: str, action_repeat: int | None = None, render_mode: str | None = None) -> ControlEnv:
     """The task of that name: ``cheetah-run`` of the control suite, ``Pendulum-v1`` of Gymnasium.
 
     Actions repeat as in :data:`ACTION_REPEATS` for the suite and not at all for Gymnasium, unless
     ``action_repeat`` says otherwise. ``render_mode`` is for Gymnasium; the suite always renders.
 
-    >>> make_env("walker-walk").action_repeat, make_env("Pendulum-v1").action_repeat
-    (2, 1)
+    >>> env = make_env("cheetah-run")
+    >>> observation, _ = env.reset(seed=0)
+    >>> observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+    >>> env.action_repeat, observation.shape, terminated, truncated
+    (4, (17,), False, False)
     """
     if re.search(r"-v\d+$", task):
-        return GymnasiumEnv(task, 1 if action_repeat is None else action_repeat, seed, render_mode)
-    return DMCEnv(task, action_repeat, seed)
+        return GymnasiumEnv(task, 1 if action_repeat is None else action_repeat, render_mode)
+    return DMCEnv(task, action_repeat)
+
+
+def probe(make: Callable[[], ControlEnv]) -> ControlEnv:
+    """An environment that is closed already, for what it says about its task."""
+    with closing(make()) as env:
+        return env
 
 
 def _control_suite() -> Any:

@@ -12,10 +12,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode, VectorEnv, utils
 
-from dcem_lab.suite.envs.workers import Arrays, Factory, LocalWorker, RemoteWorker, stop, worker_variables
+from dcem_lab.suite.envs import workers
 
 # The worker processes are copies of one that has imported these: sixteen start as fast as one.
 _PRELOADED = ["__main__", "dcem_lab.suite.envs.dmc", "dm_control.suite"]
@@ -47,7 +46,7 @@ class ParallelEnv(VectorEnv):
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 (the name and type are Gymnasium's)
 
-    def __init__(self, factory: Factory, n_envs: int, n_workers: int = 0) -> None:
+    def __init__(self, factory: workers.Factory, n_envs: int, n_workers: int = 0) -> None:
         if n_envs < 1:
             raise ValueError(f"n_envs must be at least 1, got {n_envs}.")
         if not 0 <= n_workers <= n_envs:
@@ -59,28 +58,28 @@ class ParallelEnv(VectorEnv):
             """Whether episodes may end before the time limit."""
         self.num_envs = n_envs
         self.single_observation_space, self.single_action_space = observation, action
-        self.observation_space = batch_space(observation, n_envs)
-        self.action_space = batch_space(action, n_envs)
+        self.observation_space = utils.batch_space(observation, n_envs)
+        self.action_space = utils.batch_space(action, n_envs)
         self._running = np.zeros(n_envs, bool)
-        self._workers: list[LocalWorker | RemoteWorker] = []
-        self._stop = weakref.finalize(self, stop, self._workers)
+        self._workers: list[workers.Group | workers.RemoteWorker] = []
+        self._stop = weakref.finalize(self, workers.stop, self._workers)
         # Registered after multiprocessing's own exit hook, hence run before it: that one waits for
         # the workers, which wait for their pipes to close.
         atexit.register(self._stop)
 
-        arrays = Arrays.zeros(n_envs, observation, action)
+        row = workers.row_space(observation, action)
         if n_workers == 0:
-            self._arrays = arrays
-            self._workers.append(LocalWorker(factory, range(n_envs), arrays))
+            self._arrays: workers.Arrays = utils.create_empty_array(row, n_envs, np.zeros)
+            self._workers.append(workers.Group(factory, range(n_envs), self._arrays))
             return
-        context = multiprocessing.get_context("forkserver")  # a fork of a process that uses CUDA breaks
+        context: Any = multiprocessing.get_context("forkserver")  # a fork of one that uses CUDA breaks
         context.set_forkserver_preload(_PRELOADED)
-        memory = {name: context.RawArray("B", x.nbytes) for name, x in vars(arrays).items()}
-        self._arrays = arrays.over(memory)
-        with worker_variables():
+        shared = row, utils.create_shared_memory(row, n_envs, context), n_envs
+        self._arrays = utils.read_from_shared_memory(*shared)
+        with workers.worker_variables():
             for rows in np.array_split(np.arange(n_envs), n_workers):
                 span = range(int(rows[0]), int(rows[-1]) + 1)
-                self._workers.append(RemoteWorker(context, factory, span, arrays, memory))
+                self._workers.append(workers.RemoteWorker(context, factory, span, shared))
         try:
             self._finish()
         except RuntimeError:
@@ -90,7 +89,7 @@ class ParallelEnv(VectorEnv):
     @property
     def observations(self) -> np.ndarray:
         """The latest observation of every environment, (n_envs, ...)."""
-        return self._arrays.observations.copy()
+        return self._arrays["observations"].copy()
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -122,12 +121,12 @@ class ParallelEnv(VectorEnv):
         if not self._running.all():
             idle = np.flatnonzero(~self._running).tolist()
             raise RuntimeError(f"step needs a running episode everywhere: reset environments {idle} first.")
-        arrays = self._arrays
-        arrays.actions[:] = actions
+        self._arrays["actions"][:] = actions
         self._call("step")
-        terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
+        names = ("observations", "rewards", "terminated", "truncated")
+        observations, rewards, terminated, truncated = (self._arrays[name].copy() for name in names)
         self._running = ~(terminated | truncated)
-        return arrays.observations.copy(), arrays.rewards.copy(), terminated, truncated, {}
+        return observations, rewards, terminated, truncated, {}
 
     def get_state(self) -> dict[str, Any]:
         """Everything the next steps depend on: nested dicts of arrays and JSON values.
@@ -137,7 +136,7 @@ class ParallelEnv(VectorEnv):
         envs = {row: state for part in self._call("get_state") for row, state in part.items()}
         return {
             "observations": self.observations,
-            "steps": self._arrays.steps.copy(),
+            "steps": self._arrays["steps"].copy(),
             "running": self._running.copy(),
             "envs": envs,
         }
@@ -147,8 +146,8 @@ class ParallelEnv(VectorEnv):
         if len(state["envs"]) != self.num_envs:
             raise ValueError(f"state must hold {self.num_envs} environments, got {len(state['envs'])}.")
         self._call("set_state", state["envs"])
-        self._arrays.observations[:] = state["observations"]
-        self._arrays.steps[:] = state["steps"]
+        for name in ("observations", "steps"):
+            self._arrays[name][:] = state[name]
         self._running = np.array(state["running"], bool)
 
     def close_extras(self, **kwargs: Any) -> None:

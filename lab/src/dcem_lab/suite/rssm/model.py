@@ -77,6 +77,15 @@ class RSSMConfig(Settings):
         require(fits, "predict_std", self.predict_std, f"False unless loss is 'nll', which is {self.loss!r}")
 
 
+def pessimistic(x: Tensor, pessimism: float, dim: int) -> Tensor:
+    """mean − pessimism · standard deviation."""
+    mean = x.mean(dim=dim)
+    if x.shape[dim] == 1 or pessimism == 0:
+        return mean
+    # The square root's slope is infinite at zero: numbers that agree would make NaN gradients.
+    return mean - pessimism * (x.var(dim=dim, correction=0) + torch.finfo(x.dtype).tiny).sqrt()
+
+
 class RSSM(nn.Module):
     """The world model, an ensemble of M ≥ 1 members that never mix before the planner's cost.
 
@@ -134,9 +143,7 @@ class RSSM(nn.Module):
 
     def observe(self, state: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
         """The state after ``action`` led from ``state`` to ``next_obs``: h advances, x is what was seen."""
-        self._check(state, action)
-        hidden, x, _ = self._split(state)
-        hidden = self.gru(torch.cat([x, self._every_member(action)], dim=-1), hidden)
+        hidden, _, _ = self._advance(state, action)
         return self._join(hidden.transpose(0, 1).reshape(*state.shape[:-1], *hidden.shape[::2]), next_obs)
 
     def step(
@@ -155,10 +162,8 @@ class RSSM(nn.Module):
         Returns:
             The next state (..., state_dim) and its cost (...).
         """
-        self._check(state, action)
         batch = state.shape[:-1]
-        hidden, x, going_on = self._split(state)
-        hidden = self.gru(torch.cat([x, self._every_member(action)], dim=-1), hidden)
+        hidden, x, going_on = self._advance(state, action)
         mean, std = self.predict(hidden, x)
         if noise is None:
             x = mean
@@ -199,12 +204,7 @@ class RSSM(nn.Module):
 
     def cost(self, rewards: Tensor, pessimism: float | None = None) -> Tensor:
         """The planner's cost (N,) of what the members say that steps earn, (M, N), in the units of both."""
-        mean, pessimism = rewards.mean(dim=0), self.config.pessimism if pessimism is None else pessimism
-        if self.config.members == 1 or pessimism == 0:
-            return -mean
-        # The square root's slope is infinite at zero, where members that agree would make NaN gradients.
-        variance = rewards.var(dim=0, correction=0) + torch.finfo(rewards.dtype).tiny
-        return pessimism * variance.sqrt() - mean
+        return -pessimistic(rewards, self.config.pessimism if pessimism is None else pessimism, dim=0)
 
     def members(self, state: Tensor) -> Tensor:
         """(..., state_dim) → (..., M, member_dim)."""
@@ -214,13 +214,19 @@ class RSSM(nn.Module):
         """What the members observe in states (..., state_dim), in features: (..., M, X)."""
         return self.members(state)[..., self.config.hidden : self.config.hidden + self.features]
 
-    def _split(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(..., state_dim) → h (M, N, H), x (M, N, X) and, of models that know an end, s (M, N, 1)."""
-        members = state.reshape(-1, self.config.members, self.member_dim).transpose(0, 1)
-        hidden, x, going_on = members.tensor_split(
-            (self.config.hidden, self.config.hidden + self.features), -1
-        )
-        return hidden, x, going_on
+    def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The next h (M, N, H), x (M, N, X) as it was and, of models that know an end, s (M, N, 1)."""
+        if state.shape[-1] != self.state_dim:
+            raise ValueError(f"state must end in {self.state_dim} numbers, got shape {tuple(state.shape)}")
+        if action.shape != (*state.shape[:-1], self.action_dim):
+            raise ValueError(
+                f"action must have shape {(*state.shape[:-1], self.action_dim)}, got {tuple(action.shape)}"
+            )
+        H, M = self.config.hidden, self.config.members
+        members = state.reshape(-1, M, self.member_dim).transpose(0, 1)
+        hidden, x, going_on = members.tensor_split((H, H + self.features), -1)
+        actions = action.reshape(1, -1, self.action_dim).expand(M, -1, -1)
+        return self.gru(torch.cat([x, actions], dim=-1), hidden), x, going_on
 
     def _join(self, hidden: Tensor, obs: Tensor) -> Tensor:
         """h (..., M, H), or what spreads to it, and a raw observation (..., obs_dim) → (..., state_dim)."""
@@ -229,14 +235,3 @@ class RSSM(nn.Module):
         hidden = hidden.expand(*batch, M, self.config.hidden)
         going_on = x.new_ones(*batch, M, self.config.termination)
         return torch.cat([hidden, x, going_on], dim=-1).flatten(-2)
-
-    def _every_member(self, action: Tensor) -> Tensor:
-        return action.reshape(1, -1, self.action_dim).expand(self.config.members, -1, -1)
-
-    def _check(self, state: Tensor, action: Tensor) -> None:
-        if state.shape[-1] != self.state_dim:
-            raise ValueError(f"state must end in {self.state_dim} numbers, got shape {tuple(state.shape)}")
-        if action.shape != (*state.shape[:-1], self.action_dim):
-            raise ValueError(
-                f"action must have shape {(*state.shape[:-1], self.action_dim)}, got {tuple(action.shape)}"
-            )

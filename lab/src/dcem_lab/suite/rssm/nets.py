@@ -6,7 +6,6 @@ stored as (M, in, out), biases as (M, out): y = x @ weight + bias on x of shape 
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,31 +14,13 @@ from torch.nn import functional as F
 aten = torch.ops.aten
 
 
-class Activation(NamedTuple):
-    """An elementwise function f, f written into ``out``, and ``backward(grad, x, out)``: grad · f'(x)."""
-
-    apply: Callable[[Tensor], Tensor]
-    write: Callable[[Tensor, Tensor], Tensor]
-    backward: Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-ACTIVATIONS = {
-    "relu": Activation(
-        F.relu,
-        lambda x, out: aten.relu.out(x, out=out),
-        lambda grad, x, out: aten.threshold_backward.grad_input(grad, x, 0, grad_input=out),
-    ),
-    "elu": Activation(
-        F.elu,
-        lambda x, out: aten.elu.out(x, out=out),
-        lambda grad, x, out: aten.elu_backward.grad_input(grad, 1, 1, 1, False, x, grad_input=out),
-    ),
-    "gelu": Activation(
-        F.gelu,
-        lambda x, out: aten.gelu.out(x, out=out),
-        lambda grad, x, out: aten.gelu_backward.grad_input(grad, x, grad_input=out),
-    ),
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "elu": F.elu, "gelu": F.gelu}
+BACKWARD: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "relu": lambda grad, x, out: aten.threshold_backward.grad_input(grad, x, 0, grad_input=out),
+    "elu": lambda grad, x, out: aten.elu_backward.grad_input(grad, 1, 1, 1, False, x, grad_input=out),
+    "gelu": lambda grad, x, out: aten.gelu_backward.grad_input(grad, x, grad_input=out),
 }
+"""Of an activation f: grad · f'(x), written to ``out``."""
 
 
 def _uniform(shape: Sequence[int], bound: float, generator: torch.Generator | None) -> nn.Parameter:
@@ -49,6 +30,13 @@ def _uniform(shape: Sequence[int], bound: float, generator: torch.Generator | No
 def _normed(x: Tensor) -> Tensor:
     """silu(LayerNorm(x)), without gains."""
     return F.silu(F.layer_norm(x, x.shape[-1:]))
+
+
+def network(x: Tensor, layers: list[tuple[Tensor, Tensor]], activate: Callable[[Tensor], Tensor]) -> Tensor:
+    """Fully connected layers, given as weights and biases, activated in between."""
+    for i, (weight, bias) in enumerate(layers):
+        x = torch.baddbmm(bias.unsqueeze(1), activate(x) if i else x, weight)
+    return x
 
 
 class EnsembleMLP(nn.Module):
@@ -73,18 +61,25 @@ class EnsembleMLP(nn.Module):
         if activation is not None and activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
         self.activation = activation
-        self.activate = _normed if activation is None else ACTIVATIONS[activation].apply
+        self.activate = _normed if activation is None else ACTIVATIONS[activation]
         layers = list(pairwise(sizes))
         self.weights = nn.ParameterList(_uniform((members, i, o), i**-0.5, generator) for i, o in layers)
         self.biases = nn.ParameterList(_uniform((members, o), i**-0.5, generator) for i, o in layers)
 
+    @property
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Weight and bias of every layer."""
+        return list(zip(self.weights, self.biases, strict=True))
+
+    @property
+    def in_a_row(self) -> list[Tensor]:
+        """Weight, bias, weight, bias …"""
+        return [parameter for layer in self.layers for parameter in layer]
+
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """(M, N, sizes[0]) → (M, N, sizes[-1]). With ``frozen``, the weights get no gradient."""
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if frozen:
-                weight, bias = weight.detach(), bias.detach()
-            x = torch.baddbmm(bias.unsqueeze(1), self.activate(x) if i else x, weight)
-        return x
+        layers = [(weight.detach(), bias.detach()) for weight, bias in self.layers] if frozen else self.layers
+        return network(x, layers, self.activate)
 
 
 class EnsembleGRU(nn.Module):

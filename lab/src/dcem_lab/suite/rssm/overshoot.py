@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dcem_lab.suite.rssm.fast.unroll import fast_head, fast_unroll
+from dcem_lab.suite.rssm.fast.unroll import Head, fast_unroll
 from dcem_lab.suite.rssm.model import RSSM
 from dcem_lab.suite.rssm.nets import EnsembleMLP
 
@@ -174,7 +174,8 @@ def multistep_loss(
 
 def _head(head: EnsembleMLP, states: Tensor, fast: bool) -> Tensor:
     """(M, R, H + X) → (M, R)."""
-    return (fast_head(head, states) if fast else head(states)).squeeze(-1)
+    said = Head.apply(head.activation, states, *head.in_a_row) if fast else head(states)
+    return said.squeeze(-1)
 
 
 def _targets(steps: Tensor, distance: int) -> Tensor:

@@ -119,10 +119,13 @@ def _layer_kernel(
     tl.store(_at(after_ptr, after_m, row, W, unit, ALIGNED), y, mask=alive)
 
 
-def _launch(rows: int, columns: int, strides: tuple[int, ...]) -> dict[str, Any]:
-    """One element per thread if there are few; otherwise several, read with one access."""
+def _launch(kernel: Any, shape: torch.Size, tensors: list[Tensor], strides: list[int], **sizes: Any) -> None:
+    """Launch it for all elements: one per thread if they are few, otherwise several, read with one access."""
+    members, rows, columns = shape
     aligned = all(length % ALIGNMENT == 0 for length in (columns, *strides))
-    return {"BLOCK": 128 if rows * columns < MANY else 1024, "ALIGNED": aligned}
+    n, block = rows * columns, 128 if rows * columns < MANY else 1024
+    with torch.cuda.device(tensors[0].device):
+        kernel[triton.cdiv(n, block), members](*tensors, n, *strides, BLOCK=block, ALIGNED=aligned, **sizes)
 
 
 def prepare(gates: Tensor, inputs: Tensor, input_weight: Tensor, bias: Tensor) -> Tensor:
@@ -132,16 +135,10 @@ def prepare(gates: Tensor, inputs: Tensor, input_weight: Tensor, bias: Tensor) -
 def advance(
     gates: Tensor, prepared: Tensor, hidden: Tensor, hidden_weight: Tensor, bias: Tensor, out: Tensor
 ) -> None:
-    members, rows, H = hidden.shape
+    H = hidden.shape[-1]
     torch.bmm(hidden, hidden_weight, out=gates[..., : 3 * H])
-    with torch.cuda.device(hidden.device):
-        strides = (
-            gates.stride(0), *prepared.stride()[:2], *hidden.stride()[:2], *out.stride()[:2],
-        )  # fmt: skip
-        launch = _launch(rows, H, strides)
-        _cell_kernel[triton.cdiv(rows * H, launch["BLOCK"]), members](
-            gates, prepared, bias, hidden, out, rows * H, *strides, H=H, **launch
-        )
+    strides = [gates.stride(0), *prepared.stride()[:2], *hidden.stride()[:2], *out.stride()[:2]]
+    _launch(_cell_kernel, hidden.shape, [gates, prepared, bias, hidden, out], strides, H=H)
 
 
 def slopes(gates: Tensor, hidden: Tensor) -> Tensor:
@@ -150,26 +147,16 @@ def slopes(gates: Tensor, hidden: Tensor) -> Tensor:
 
 
 def retreat(grad_gates: Tensor, gates: Tensor, hidden: Tensor, above: Tensor, below: Tensor | None) -> None:
-    members, rows, H = hidden.shape
     target = above if below is None else below
-    with torch.cuda.device(hidden.device):
-        strides = (
-            gates.stride(0), *hidden.stride()[:2], *above.stride()[:2], grad_gates.stride(0),
-            *target.stride()[:2],
-        )  # fmt: skip
-        launch = _launch(rows, H, strides)
-        _cell_backward_kernel[triton.cdiv(rows * H, launch["BLOCK"]), members](
-            gates, hidden, above, grad_gates, target, rows * H, *strides,
-            H=H, BELOW=below is not None, **launch,
-        )  # fmt: skip
+    strides = [
+        gates.stride(0), *hidden.stride()[:2], *above.stride()[:2], grad_gates.stride(0), *target.stride()[:2]
+    ]  # fmt: skip
+    tensors = [gates, hidden, above, grad_gates, target]
+    has_below = below is not None
+    _launch(_cell_backward_kernel, hidden.shape, tensors, strides, H=hidden.shape[-1], BELOW=has_below)
 
 
 def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str, before: Tensor, after: Tensor) -> None:
     torch.bmm(x, weight, out=before)
-    members, rows, W = before.shape
-    with torch.cuda.device(x.device):
-        strides = before.stride(0), after.stride(0)
-        launch = _launch(rows, W, strides)
-        _layer_kernel[triton.cdiv(rows * W, launch["BLOCK"]), members](
-            before, bias, after, rows * W, *strides, W=W, ACTIVATION=activation, **launch
-        )
+    strides, sizes = [before.stride(0), after.stride(0)], {"W": before.shape[-1], "ACTIVATION": activation}
+    _launch(_layer_kernel, before.shape, [before, bias, after], strides, **sizes)

@@ -19,17 +19,10 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
-from dcem_lab.suite.rssm.fast.engine import (
-    Engine,
-    TerminalCost,
-    Weights,
-    check_sequences,
-    last_states,
-    total_cost,
-)
+from dcem_lab.suite.rssm.fast.engine import Imagination, Weights, last_states, total_cost
 from dcem_lab.suite.rssm.fast.unroll import inner_layers, kernels_between_products, weight_gradient
 from dcem_lab.suite.rssm.model import RSSM
-from dcem_lab.suite.rssm.nets import ACTIVATIONS
+from dcem_lab.suite.rssm.nets import ACTIVATIONS, BACKWARD, network
 
 try:
     from dcem_lab.suite.rssm.fast import rollout_triton as rssm_triton
@@ -41,13 +34,13 @@ IN_CACHE = 1024
 """Trajectories per batch on a CPU: more do not fit in its cache."""
 
 
-class FrozenRollout:
-    """A planner's view of an RSSM whose weights and states are constants: see `dcem.control.Model`.
+class FrozenRollout(Imagination):
+    """A planner's view of an RSSM whose weights and states are constants, in the model's own precision.
 
     Args:
         model: imagines.
         learn_reward: give the weights of its reward head gradients all the same.
-        dtype: float16 to imagine in half precision where there are kernels for that, else as the model is.
+        dtype: float16 to imagine in half precision where there are kernels for that.
 
     >>> from dcem_lab.suite.rssm import RSSMConfig
     >>> model = RSSM(3, 1, RSSMConfig(hidden=8, width=8))
@@ -58,45 +51,31 @@ class FrozenRollout:
     """
 
     def __init__(self, model: RSSM, learn_reward: bool = False, dtype: torch.dtype = torch.float32) -> None:
-        self.model, self.action_dim, self.learn_reward = model, model.action_dim, learn_reward
-        self._engine: Engine = fused_rollout(model, dtype) or StepByStep(model)
+        super().__init__(model)
+        self.learn_reward = learn_reward
+        self._engine = fused_rollout(model, dtype) or StepByStep(model)
 
     def refresh(self) -> None:
-        """Take the weights again from the model: call it when they have changed."""
         self._engine.refresh()
 
-    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """One step, as the model itself takes it."""
-        return self.model.step(state, action)
-
-    def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
-    ) -> Tensor:
-        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s), with that of where they end."""
-        model, head = self.model, self.model.reward_head
-        check_sequences(model, state, actions)
-        learned = [p for pair in zip(head.weights, head.biases, strict=True) for p in pair]
-        if not self.learn_reward:
-            learned = [p.detach() for p in learned]
-        start, sequences = state.reshape(-1, model.state_dim), actions.reshape(-1, *actions.shape[-3:])
-        at_once = len(start) if start.is_cuda else max(1, IN_CACHE // actions.shape[-3])
-        parts = zip(start.split(at_once), sequences.split(at_once), strict=True)
-        ended = terminal_cost is not None
+    def roll_out(
+        self, state: Tensor, actions: Tensor, discount: float, ended: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        model, dtype = self.model, next(self.model.parameters()).dtype
+        learned = [
+            p if self.learn_reward else p.detach() for layer in model.reward_head.layers for p in layer
+        ]
+        at_once = len(state) if state.is_cuda else max(1, IN_CACHE // actions.shape[1])
+        parts = zip(state.to(dtype).split(at_once), actions.to(dtype).split(at_once), strict=True)
         imagined = [_Imagined.apply(model, self._engine, ended, *part, *learned) for part in parts]
         rewards, logits = (torch.cat([found[i] for found in imagined], dim=-1) for i in range(2))
-        going_on = None
+        ends = torch.cat([found[2] for found in imagined]) if ended else None
         if model.config.termination:
-            going_on = _going_on(model, start, logits)
+            going_on = _going_on(model, state.to(dtype), logits)
             rewards = rewards * going_on[:, :-1]
-        costs = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:])
-        cost = model.reward_scale.decode(total_cost(costs, discount)).reshape(actions.shape[:-2])
-        if terminal_cost is None:
-            return cost
-        ends = torch.cat([found[2] for found in imagined])
-        if going_on is not None:
-            ends = torch.cat([ends, going_on[:, -1].T.unsqueeze(-1)], dim=-1)
-        ends = ends.reshape(*actions.shape[:-2], model.state_dim)
-        return cost + discount ** actions.shape[-2] * terminal_cost(ends)
+            if ends is not None:
+                ends = torch.cat([ends, going_on[:, -1].T.unsqueeze(-1)], dim=-1)
+        return total_cost(model, rewards, discount), ends
 
 
 def _going_on(model: RSSM, start: Tensor, logits: Tensor) -> Tensor:
@@ -115,7 +94,7 @@ def fused_rollout(model: RSSM, dtype: torch.dtype) -> "rssm_triton.FusedRollout 
 
 
 class StepByStep:
-    """The `Engine` for any model and device."""
+    """Rolls out any model on any device, with its own weights: what `FusedRollout` does in kernels."""
 
     def __init__(self, model: RSSM) -> None:
         self.model, self.hidden = model, model.config.hidden
@@ -123,13 +102,15 @@ class StepByStep:
     def refresh(self) -> None:
         """Nothing to do: it reads the model's own weights."""
 
+    @torch.no_grad()
     def weights(self) -> Weights:
+        """The weights it rolls out with."""
         model, gru, X = self.model, self.model.gru, self.model.features
         # Rows of [h, x, u] that start at multiples of 16 bytes are read faster.
         spare = -(model.config.hidden + X + model.action_dim) % 4
         rest = model.action_dim + spare
         observation, reward, termination = (
-            [(w.detach(), b.detach()) for w, b in zip(head.weights, head.biases, strict=True)] if head else []
+            head.layers if head is not None else []
             for head in (model.observation_head, model.reward_head, model.termination_head)
         )
         weight, bias = observation[-1]
@@ -138,14 +119,16 @@ class StepByStep:
             if head:
                 weight, bias = head[0]
                 head[0] = F.pad(weight, (0, 0, 0, rest)), bias
-        inputs = F.pad(gru.input_weight.detach(), (0, 0, 0, spare))
-        return Weights(
-            gru.hidden_weight.detach(), inputs, gru.bias.detach(), observation, reward, termination
-        )
+        inputs = F.pad(gru.input_weight, (0, 0, 0, spare))
+        return Weights(gru.hidden_weight, inputs, gru.bias, observation, reward, termination)
 
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        model, weights = self.model, self.weights()
-        do = kernels_between_products(state)
+        """States (E, s) and actions (E, N, T, m) → rows (M, T + 1, R, H + P) and rewards (M, T, R).
+
+        R is at least E · N, and H may be rounded up.
+        """
+        model, weights, do = self.model, self.weights(), kernels_between_products(state)
+        activate = ACTIVATIONS[model.config.activation]
         members, H, P = model.config.members, model.config.hidden, weights.inputs.shape[1]
         X, S = model.features, H + model.features
         by_time = actions.flatten(0, 1).transpose(0, 1)
@@ -160,16 +143,10 @@ class StepByStep:
             prepared = do.prepare(gates, here[..., H:], weights.inputs, weights.gates)
             h, x = following[..., :H], following[..., H:S]
             do.advance(gates, prepared, here[..., :H], weights.hidden, weights.gates, out=h)
-            out = _network(h, weights.observation, model.config.activation)[..., :X]
+            out = network(h, weights.observation, activate)[..., :X]
             x.copy_(here[..., H:S] + out if model.config.residual else out)
-        rewards = _network(rows[:, 1:].flatten(1, 2), weights.reward, model.config.activation)
+        rewards = network(rows[:, 1:].flatten(1, 2), weights.reward, activate)
         return rows, rewards.view(members, T, R)
-
-
-def _network(x: Tensor, layers: list[tuple[Tensor, Tensor]], activation: str) -> Tensor:
-    for i, (weight, bias) in enumerate(layers):
-        x = torch.baddbmm(bias.unsqueeze(1), ACTIVATIONS[activation].apply(x) if i else x, weight)
-    return x
 
 
 class _Imagined(Function):
@@ -181,13 +158,13 @@ class _Imagined(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, model: RSSM, engine: Engine, ended: bool, state: Tensor, actions: Tensor, *learned: Tensor
+        ctx: Any, model: RSSM, engine: Any, ended: bool, state: Tensor, actions: Tensor, *learned: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         rows, rewards = engine.imagine(state, actions)
         logits = rewards[:, :0]
         if model.termination_head is not None:
-            network = engine.weights().termination
-            logits = _network(rows[:, 1:].flatten(1, 2), network, model.config.activation).view_as(rewards)
+            head, activate = engine.weights().termination, ACTIVATIONS[model.config.activation]
+            logits = network(rows[:, 1:].flatten(1, 2), head, activate).view_as(rewards)
         ctx.model, ctx.engine, ctx.shape = model, engine, actions.shape
         ctx.save_for_backward(rows, *learned)  # these, so that a change to them in between is noticed
         n = actions.shape[0] * actions.shape[1]
@@ -256,7 +233,7 @@ def _through_head(
             torch.bmm(layer, head[0][0].mT, out=to_rows[:, 1:].flatten(1, 2))
         else:
             layer = layer @ head[i][0].mT
-            layer = ACTIVATIONS[activation].backward(layer, befores[i - 1], torch.empty_like(layer))
+            layer = BACKWARD[activation](layer, befores[i - 1], torch.empty_like(layer))
     return to_rows, to_head or [None] * len(wanted)
 
 
@@ -272,7 +249,7 @@ def _through_steps(model: RSSM, weights: Weights, rows: Tensor, grad: Tensor) ->
     """Adds to the gradients of the rows (M, T + 1, R, H + P) what comes to them from later ones; [:, :T]."""
     do = kernels_between_products(rows)
     (H, X), T = (weights.hidden.shape[1], model.features), rows.shape[1] - 1
-    backward = ACTIVATIONS[model.config.activation].backward
+    backward = BACKWARD[model.config.activation]
     # All of [h, x, u] gets its gradient from all gates in one product: h feeds the first three of them.
     to_rows = rows.new_zeros(len(rows), 4 * H, rows.shape[-1])
     to_rows[:, : 3 * H, :H] = weights.hidden.mT

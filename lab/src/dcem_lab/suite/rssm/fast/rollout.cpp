@@ -81,44 +81,31 @@ inline Vector activated(Vector x, Function f) {
   return f == kGelu ? gelu(x) : f == kRelu ? relu(x) : f == kElu ? elu(x) : x;
 }
 
-using Pair = std::uint32_t;  // two neighbours in bfloat16
-
-// Sums of products for some rows and some columns of a panel, whose weights lie one after the other.
-template <int rows, int columns>
-inline void product(int64_t inputs, const float* x, int64_t stride, const float* weight,
-                    Vector (&sums)[rows][columns]) {
-  for (int64_t i = 0; i < inputs; i++, weight += kPanel) {
-    Vector w[columns];
-#pragma GCC unroll 3
-    for (int c = 0; c < columns; c++) w[c] = load(weight + c * kLanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) {
-      const Vector factor = all(x[r * stride + i]);
-#pragma GCC unroll 3
-      for (int c = 0; c < columns; c++) sums[r][c] += factor * w[c];
-    }
-  }
-}
-
-template <int rows, int columns>
-inline void product(int64_t inputs, const Pair* x, int64_t stride, const Pair* weight,
-                    Vector (&sums)[rows][columns]) {
+// What a product reads: numbers, or in bfloat16 pairs of neighbours. A vector of weights, one factor for all of
+// them, and their products added to sums.
+using Pair = std::uint32_t;
+inline Vector weights(const float* from) { return load(from); }
+inline Vector factor(float x) { return all(x); }
+inline Vector added(Vector sum, Vector x, Vector w) { return sum + x * w; }
 #if HAS_BFLOAT16
-  for (int64_t i = 0; i < inputs; i++, weight += kPanel) {
-    __m512i w[columns];
-#pragma GCC unroll 3
-    for (int c = 0; c < columns; c++) w[c] = _mm512_loadu_si512(weight + c * kLanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) {
-      const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(x[r * stride + i]));
-#pragma GCC unroll 3
-      for (int c = 0; c < columns; c++)
-        sums[r][c] = (Vector)_mm512_dpbf16_ps((__m512)sums[r][c], factor, (__m512bh)w[c]);
-    }
-  }
-#endif
+inline __m512bh weights(const Pair* from) { return (__m512bh)_mm512_loadu_si512(from); }
+inline __m512bh factor(Pair x) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(x)); }
+inline Vector added(Vector sum, __m512bh x, __m512bh w) {
+  return (Vector)_mm512_dpbf16_ps((__m512)sum, x, w);
 }
 
+// To the nearest, ties to even.
+inline void round(int64_t inputs, const float* from, Pair* to) {
+  for (int64_t i = 0; i < inputs; i += kLanes) {
+    const int64_t left = std::min<int64_t>(kLanes, inputs - i);
+    const __mmask16 used = (1u << left) - 1;
+    const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(used, from + i));
+    _mm256_mask_storeu_epi32(to + i / 2, (1u << (left + 1) / 2) - 1, rounded);
+  }
+}
+#endif
+
+// Some rows and some columns of a panel, whose weights lie one after the other.
 template <int rows, int columns, class W>
 void tile(int64_t inputs, int64_t outputs, const W* x, int64_t stride, const W* weight, const float* bias,
           Function f, float* out, int64_t out_stride) {
@@ -127,7 +114,17 @@ void tile(int64_t inputs, int64_t outputs, const W* x, int64_t stride, const W* 
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 3
     for (int c = 0; c < columns; c++) sums[r][c] = load(bias + c * kLanes);
-  product<rows, columns>(inputs, x, stride, weight, sums);
+  for (int64_t i = 0; i < inputs; i++, weight += kPanel) {
+    decltype(weights(weight)) w[columns];
+#pragma GCC unroll 3
+    for (int c = 0; c < columns; c++) w[c] = weights(weight + c * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const auto here = factor(x[r * stride + i]);
+#pragma GCC unroll 3
+      for (int c = 0; c < columns; c++) sums[r][c] = added(sums[r][c], here, w[c]);
+    }
+  }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 3
@@ -155,30 +152,10 @@ void some(int64_t n, int64_t inputs, int64_t outputs, const W* x, int64_t stride
   }
 }
 
-// Numbers as a product reads them: as they are, or rounded to bfloat16, in pairs. And room for those between
-// the layers of a network.
-struct Rows {
+// Room for the numbers between the layers of a network, and for those rounded to bfloat16.
+struct Room {
   std::vector<float> between[2];
   std::vector<Pair> pairs;
-  int64_t pair_stride = 0;
-
-  void take(int64_t n, int64_t inputs, const float* x, int64_t stride, bool in_pairs) {
-    pair_stride = (inputs + 1) / 2;
-    if (!in_pairs) return;
-    pairs.resize(std::max<std::size_t>(pairs.size(), n * pair_stride));
-    for (int64_t r = 0; r < n; r++) round(inputs, x + r * stride, pairs.data() + r * pair_stride);
-  }
-
-  static void round(int64_t inputs, const float* from, Pair* to) {  // to the nearest, ties to even
-#if HAS_BFLOAT16
-    for (int64_t i = 0; i < inputs; i += kLanes) {
-      const int64_t left = std::min<int64_t>(kLanes, inputs - i);
-      const __mmask16 used = (1u << left) - 1;
-      const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(used, from + i));
-      _mm256_mask_storeu_epi32(to + i / 2, (1u << (left + 1) / 2) - 1, rounded);
-    }
-#endif
-  }
 };
 
 // A fully connected layer of some members: weights (M, panels, inputs or pairs of them, kPanel) and biases
@@ -191,11 +168,17 @@ struct Layer {
   int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
 
   void run(int64_t member, int64_t n, const float* x, int64_t stride, Function f, float* out,
-           int64_t out_stride, Rows& rows) const {
-    rows.take(n, inputs, x, stride, in_pairs);
-    if (in_pairs) run(member, n, (inputs + 1) / 2, rows.pairs.data(), rows.pair_stride,
-                      static_cast<const Pair*>(weight), f, out, out_stride);
-    else run(member, n, inputs, x, stride, static_cast<const float*>(weight), f, out, out_stride);
+           int64_t out_stride, Room& room) const {
+#if HAS_BFLOAT16
+    if (in_pairs) {
+      const int64_t words = (inputs + 1) / 2;
+      room.pairs.resize(std::max<std::size_t>(room.pairs.size(), n * words));
+      for (int64_t r = 0; r < n; r++) round(inputs, x + r * stride, &room.pairs[r * words]);
+      auto in_bfloat16 = static_cast<const Pair*>(weight);
+      return run(member, n, words, room.pairs.data(), words, in_bfloat16, f, out, out_stride);
+    }
+#endif
+    run(member, n, inputs, x, stride, static_cast<const float*>(weight), f, out, out_stride);
   }
 
   template <class W>
@@ -235,14 +218,14 @@ void normalize(int64_t n, int64_t width, float* x) {
 
 // Layers one after the other, all but the last activated or normalised.
 void network(const Layer* layers, int64_t count, int64_t member, int64_t n, const float* x, int64_t stride,
-             Function f, float* out, int64_t out_stride, Rows& rows) {
+             Function f, float* out, int64_t out_stride, Room& room) {
   for (int64_t i = 0; i < count; i++) {
     const bool last = i + 1 == count;
     const int64_t width = last ? out_stride : layers[i].outputs;
-    std::vector<float>& here = rows.between[i % 2];
+    std::vector<float>& here = room.between[i % 2];
     if (!last) here.resize(std::max<std::size_t>(here.size(), n * width));
     float* to = last ? out : here.data();
-    layers[i].run(member, n, x, stride, last || f == kNormed ? kNone : f, to, width, rows);
+    layers[i].run(member, n, x, stride, last || f == kNormed ? kNone : f, to, width, room);
     if (!last && f == kNormed) normalize(n, width, to);
     x = to, stride = width;
   }
@@ -282,7 +265,7 @@ void rollout(const Layer* layers, int64_t observation, int64_t reward, int64_t M
   const int64_t size = ((R + blocks - 1) / blocks + kRows - 1) / kRows * kRows;
 #pragma omp parallel num_threads(threads)
   {
-    Rows rows;
+    Room room;
     std::vector<float> here(size * all_inputs), gate(size * 2 * H), h_part(size * H), i_part(size * H);
     std::vector<float> out(size * std::max<int64_t>(X, 1)), earned(size);
 #pragma omp for schedule(dynamic, 1) collapse(2)
@@ -295,9 +278,9 @@ void rollout(const Layer* layers, int64_t observation, int64_t reward, int64_t M
         for (int64_t t = 0; t < T; t++) {
           for (int64_t r = 0; r < n; r++)
             std::memcpy(&here[r * all_inputs + S], actions + ((first + r) * T + t) * U, sizeof(float) * U);
-          gates->run(m, n, here.data(), all_inputs, kNone, gate.data(), 2 * H, rows);
-          new_h->run(m, n, here.data(), all_inputs, kNone, h_part.data(), H, rows);
-          new_i->run(m, n, here.data() + H, all_inputs, kNone, i_part.data(), H, rows);
+          gates->run(m, n, here.data(), all_inputs, kNone, gate.data(), 2 * H, room);
+          new_h->run(m, n, here.data(), all_inputs, kNone, h_part.data(), H, room);
+          new_i->run(m, n, here.data() + H, all_inputs, kNone, i_part.data(), H, room);
           for (int64_t r = 0; r < n; r++) {
             float* h = &here[r * all_inputs];
             const float *g = &gate[r * 2 * H], *a = &h_part[r * H], *b = &i_part[r * H];
@@ -307,13 +290,13 @@ void rollout(const Layer* layers, int64_t observation, int64_t reward, int64_t M
               store(h + i, fresh + update * (load(h + i, w) - fresh), w);
             });
           }
-          network(heads, observation, m, n, here.data(), all_inputs, f, out.data(), X, rows);
+          network(heads, observation, m, n, here.data(), all_inputs, f, out.data(), X, room);
           for (int64_t r = 0; r < n; r++)
             for (int64_t i = 0; i < X; i++) {
               float& x = here[r * all_inputs + H + i];
               x = residual ? x + out[r * X + i] : out[r * X + i];
             }
-          network(heads + observation, reward, m, n, here.data(), all_inputs, f, earned.data(), 1, rows);
+          network(heads + observation, reward, m, n, here.data(), all_inputs, f, earned.data(), 1, room);
           std::memcpy(rewards + (m * T + t) * R + first, earned.data(), sizeof(float) * n);
         }
         for (int64_t r = 0; r < n; r++)
@@ -328,18 +311,18 @@ void judge(const Layer* layers, int64_t actor, int64_t critic, int64_t K, int64_
   const int64_t inputs = X + U, blocks = (R + kBlock - 1) / kBlock;
 #pragma omp parallel num_threads(threads)
   {
-    Rows rows;
+    Room room;
     std::vector<float> here(kBlock * inputs), action(kBlock * U), q(kBlock);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t block = 0; block < blocks; block++) {
       const int64_t first = block * kBlock, n = std::min(kBlock, R - first);
-      network(layers, actor, 0, n, x + first * X, X, kNormed, action.data(), U, rows);
+      network(layers, actor, 0, n, x + first * X, X, kNormed, action.data(), U, room);
       for (int64_t r = 0; r < n; r++) {
         std::memcpy(&here[r * inputs], x + (first + r) * X, sizeof(float) * X);
         for (int64_t i = 0; i < U; i++) here[r * inputs + X + i] = std::tanh(action[r * U + i]);
       }
       for (int64_t k = 0; k < K; k++) {
-        network(layers + actor, critic, k, n, here.data(), inputs, kNormed, q.data(), 1, rows);
+        network(layers + actor, critic, k, n, here.data(), inputs, kNormed, q.data(), 1, room);
         for (int64_t r = 0; r < n; r++) said[(first + r) * K + k] = q[r];
       }
     }

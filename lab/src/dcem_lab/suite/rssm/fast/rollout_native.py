@@ -9,7 +9,6 @@ The references are `RSSM.step` and `Guide.worth`.
 
 import ctypes
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dcem import _native
-from dcem_lab.suite.rssm.fast.engine import TerminalCost, check_sequences, total_cost
+from dcem_lab.suite.rssm.fast.engine import Imagination, total_cost
 from dcem_lab.suite.rssm.model import RSSM
 
 _SOURCE = Path(__file__).with_name("rollout.cpp")
@@ -28,19 +27,12 @@ _ALONE = 500_000  # multiplications below which one thread finishes before other
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
+def library() -> Any:
     """The kernels; None if they are not available."""
     found = _native.build(_SOURCE, _instructions())
     if found is not None:
         found.rollout.argtypes = [_POINTER, *[_LONG] * 9, *[_INT] * 2, *[_POINTER] * 4, _INT]
         found.judge.argtypes = [_POINTER, *[_LONG] * 6, *[_POINTER] * 2, _INT]
-    return found
-
-
-def _kernels() -> ctypes.CDLL:
-    """The same, where `fits` has said that there are some."""
-    found = library()
-    assert found is not None
     return found
 
 
@@ -66,30 +58,17 @@ class _Layer(ctypes.Structure):
     ]  # fmt: skip
 
 
-class _Layers:
-    """Fully connected layers as the kernels read them: weights (M, in, out) and biases (M, out)."""
-
-    def __init__(self, layers: Sequence[tuple[Tensor, Tensor, torch.dtype]]) -> None:
-        self.array = (_Layer * len(layers))()
-        self._held: list[Tensor] = []  # what the array points to
-        for i, (weight, bias, dtype) in enumerate(layers):
-            packed, padded = _packed(weight.detach(), dtype), _padded(bias.detach()).contiguous()
-            self._held += [packed, padded]
-            in_pairs = dtype == torch.bfloat16
-            self.array[i] = _Layer(*weight.shape[1:], in_pairs, packed.data_ptr(), padded.data_ptr())
-
-
 def _padded(x: Tensor) -> Tensor:
     """Columns rounded up to whole panels, with zeros."""
-    return F.pad(x, (0, -x.shape[-1] % _kernels().lanes_in_panel()))
+    return F.pad(x, (0, -x.shape[-1] % library().lanes_in_panel()))
 
 
 def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """(M, in, out) → (M, panels, in, columns of a panel), or in bfloat16 (M, panels, in / 2, columns, 2)."""
-    panels = _padded(weight).unflatten(-1, (-1, _kernels().lanes_in_panel())).transpose(1, 2)
+    panels = _padded(weight).unflatten(-1, (-1, library().lanes_in_panel())).transpose(1, 2)
     if dtype == torch.float32:
         return panels.contiguous()
-    if not _kernels().has_bfloat16():
+    if not library().has_bfloat16():
         raise ValueError(f"dtype must be float32 on a CPU without instructions for bfloat16, got {dtype}")
     pairs = F.pad(panels, (0, 0, 0, panels.shape[2] % 2)).unflatten(2, (-1, 2))
     return pairs.transpose(-1, -2).to(dtype).contiguous()
@@ -98,23 +77,30 @@ def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
 class _Packed:
     """Weights as the kernels read them. A copy and a pickle pack them again: pointers cannot be copied."""
 
-    _layers: _Layers
-
     def refresh(self) -> None:
+        """Take the weights again."""
         raise NotImplementedError
 
+    def pack(self, layers: list[tuple[Tensor, Tensor]], dtypes: list[torch.dtype]) -> None:
+        """Fully connected layers, weights (M, in, out) and biases (M, out), and the precision of products."""
+        self._layers = (_Layer * len(layers))()
+        self._held: list[Tensor] = []  # what the layers point to
+        for i, ((weight, bias), dtype) in enumerate(zip(layers, dtypes, strict=True)):
+            packed, padded = _packed(weight.detach(), dtype), _padded(bias.detach()).contiguous()
+            self._held += [packed, padded]
+            in_pairs = dtype == torch.bfloat16
+            self._layers[i] = _Layer(*weight.shape[1:], in_pairs, packed.data_ptr(), padded.data_ptr())
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_layers"}
+        return {name: value for name, value in vars(self).items() if name not in ("_layers", "_held")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.refresh()
 
 
-class NativeRollout(_Packed):
-    """A planner's view of an RSSM on the CPU: `sequence_cost` for whole action sequences, without gradients.
-
-    The weights are copies; `refresh` takes them again from the model.
+class NativeRollout(_Packed, Imagination):
+    """A planner's view of an RSSM on the CPU, without gradients. The weights are copies.
 
     Args:
         model: imagines, and knows no end.
@@ -122,19 +108,16 @@ class NativeRollout(_Packed):
     """
 
     def __init__(self, model: RSSM, dtype: torch.dtype = torch.float32) -> None:
-        self.model, self.action_dim, self._dtype = model, model.action_dim, dtype
+        super().__init__(model)
+        self._dtype = dtype
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take the weights again from the model."""
         model, gru, H, X = self.model, self.model.gru, self.model.config.hidden, self.model.features
         hidden, inputs, bias = gru.hidden_weight, gru.input_weight, gru.bias
         gates = torch.cat([hidden[..., H:], inputs[..., : 2 * H]], dim=1)
-        observation, reward = (
-            [*zip(head.weights, head.biases, strict=True)]
-            for head in (model.observation_head, model.reward_head)
-        )
+        observation, reward = model.observation_head.layers, model.reward_head.layers
         observation[-1] = observation[-1][0][..., :X], observation[-1][1][..., :X]
         layers: list[tuple[Tensor, Tensor]] = [
             (gates, bias[..., H : 3 * H]),
@@ -144,49 +127,30 @@ class NativeRollout(_Packed):
             *reward,
         ]
         # Do not round the last layer: small differences between rewards are decisive.
-        dtypes = [*[self._dtype] * (len(layers) - 1), torch.float32]
-        self._layers = _Layers([(*layer, dtype) for layer, dtype in zip(layers, dtypes, strict=True)])
+        self.pack(layers, [*[self._dtype] * (len(layers) - 1), torch.float32])
         self._heads = len(observation), len(reward)
         self._products = sum(weight[0].numel() for weight, _ in layers)
 
-    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """One step, as the model itself takes it."""
-        return self.model.step(state, action)
-
     @torch.no_grad()
-    def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
-    ) -> Tensor:
-        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s), with that of where they end."""
-        model = self.model
-        check_sequences(model, state, actions)
-        rewards, ends = self._imagine(state, actions)
-        costs = model.cost(rewards.flatten(1)).unflatten(0, rewards.shape[1:])
-        cost = model.reward_scale.decode(total_cost(costs, discount)).reshape(actions.shape[:-2])
-        if terminal_cost is not None:
-            cost = cost + discount ** actions.shape[-2] * terminal_cost(ends)
-        return cost.to(actions.dtype)
-
-    def _imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """States (*B, s), actions (*B, N, T, m) → rewards (M, T, R) and the last states (*B, N, s)."""
-        model, config = self.model, self.model.config
-        *batch, N, T, U = actions.shape
+    def roll_out(
+        self, state: Tensor, actions: Tensor, discount: float, ended: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        model, config, (E, N, T, U) = self.model, self.model.config, actions.shape
         state, actions = _read(state), _read(actions)
-        E = state[..., 0].numel()
         rewards = state.new_empty(config.members, T, E * N)
-        ends = state.new_empty(*batch, N, model.state_dim)
-        _kernels().rollout(
-            self._layers.array, *self._heads, config.members, config.hidden, model.features, U, E, N, T,
+        ends = state.new_empty(E * N, model.state_dim)
+        library().rollout(
+            self._layers, *self._heads, config.members, config.hidden, model.features, U, E, N, T,
             config.residual, _FUNCTIONS[config.activation], state.data_ptr(), actions.data_ptr(),
             rewards.data_ptr(), ends.data_ptr(), _threads(rewards.numel() * self._products),
         )  # fmt: skip
-        return rewards, ends
+        return total_cost(model, rewards, discount), ends
 
 
 class NativeJudge(_Packed):
     """What critics say of where plans end, and of the actor's actions there: `Guide.worth` without gradients.
 
-    The weights are copies; `refresh` takes them again.
+    The weights are copies.
 
     Args:
         value: critics, of numbers, and actor.
@@ -200,13 +164,10 @@ class NativeJudge(_Packed):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take the weights again from critics and actor."""
-        layers: list[tuple[Tensor, Tensor, torch.dtype]] = []
-        for net in (self._value.actor.net, self._value.critics):
-            dtypes = [torch.float32, *[self._dtype] * (len(net.weights) - 2), torch.float32]
-            layers += zip(net.weights, net.biases, dtypes, strict=True)
-        self._layers = _Layers(layers)
-        self._products = sum(weight.numel() for weight, _, _ in layers)
+        layers = [*self._value.actor.net.layers, *self._value.critics.layers]
+        inner = [self._dtype] * (len(layers) // 2 - 2)
+        self.pack(layers, [torch.float32, *inner, torch.float32] * 2)
+        self._products = sum(weight.numel() for weight, _ in layers)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -214,9 +175,9 @@ class NativeJudge(_Packed):
         settings, x = self._value.settings, _read(x)
         K, X, rows = settings["critics"], x.shape[-1], x[..., 0].numel()
         q = x.new_empty(*x.shape[:-2], x.shape[-2] * K)
-        half = len(self._layers.array) // 2
-        _kernels().judge(
-            self._layers.array, half, half, K, X, settings["action_dim"], rows,
+        half = len(self._layers) // 2
+        library().judge(
+            self._layers, half, half, K, X, settings["action_dim"], rows,
             x.data_ptr(), q.data_ptr(), _threads(rows * self._products),
         )  # fmt: skip
         q /= self._value.reward_scale

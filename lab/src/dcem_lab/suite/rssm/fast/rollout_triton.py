@@ -4,6 +4,7 @@ The kernels are in `rollout_kernels.py`; this module has the weights they read a
 The reference is `RSSM.step`.
 """
 
+import math
 import os
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dcem import capture
-from dcem_lab.suite.rssm.fast.engine import TerminalCost, Weights, check_sequences, last_states
+from dcem_lab.suite.rssm.fast.engine import Imagination, Weights, last_states
 from dcem_lab.suite.rssm.fast.rollout_kernels import (
     cost_kernel,
     reward_kernel,
@@ -24,8 +25,6 @@ from dcem_lab.suite.rssm.model import RSSM
 
 LEAST, LIMIT = 128, 256  # units of a layer: a block of weights holds all of a unit's inputs
 INPUT_LIMIT = 64  # features and actions
-PROCESSORS = 132  # multiprocessors of the GPU that the launch parameters below were tuned on
-TEAM_ROWS = 16 * PROCESSORS  # up to so many trajectories, teams of programs share a tile
 TEAMS = os.environ.get("DCEM_TEAMS", "1") != "0"
 """Whether teams may be used. Their programs wait for each other, so set DCEM_TEAMS=0 on a GPU shared by
 several processes: two partially started kernels could deadlock."""
@@ -42,22 +41,37 @@ class Shape(NamedTuple):
     team: bool = False  # programs share a tile, each with `block` units of every layer
 
 
+Shapes = list[tuple[float, Shape]]
+"""By the most rows per multiprocessor that each is for; the first that is for enough is taken."""
+
+# Measured on an H200, GRU and layers of 200 units.
+PROCESSORS = 132
+ROLLOUT: Shapes = [
+    (16, Shape(16, 32, 64, 4, 3)),
+    (32, Shape(32, 32, 64, 4, 3)),
+    (64, Shape(64, 32, 64, 4, 2)),
+    (math.inf, Shape(128, 16, 64, 8, 3)),
+]
+IN_TEAMS: Shapes = [(4, Shape(16, 64, 0, 8, 2, team=True)), (16, Shape(32, 64, 0, 8, 2, team=True)), *ROLLOUT]
+REWARD: Shapes = [
+    (16, Shape(16, 32, 0, 4, 3)),
+    (64, Shape(64, 32, 0, 4, 3)),
+    (math.inf, Shape(128, 64, 0, 8, 2)),
+]
+
+
 def fits(model: RSSM) -> bool:
     """Whether `FusedRollout` supports this model."""
     config, inputs = model.config, model.features + model.action_dim
-    sizes = config.hidden, config.width
-    if config.termination:  # for which there is no kernel
-        return False
-    return config.layers == 2 and LEAST <= min(sizes) <= max(sizes) <= LIMIT and inputs <= INPUT_LIMIT
+    units = LEAST <= min(config.hidden, config.width) <= max(config.hidden, config.width) <= LIMIT
+    return config.layers == 2 and units and inputs <= INPUT_LIMIT and not config.termination
 
 
-class FusedRollout:
-    """A planner's view of an RSSM: `sequence_cost` for whole action sequences, in three launches.
+class FusedRollout(Imagination):
+    """A planner's view of an RSSM, in three launches and without gradients.
 
-    It has no gradients of its own; as an `Engine`, it rolls out for `imagine.py`, which has them.
-
-    The weights are copies in half precision; `refresh` updates them from the model in place, so that captured
-    graphs see the change.
+    `FrozenRollout`, which has gradients, rolls out with it as with `StepByStep`. The weights are copies
+    in half precision; `refresh` updates them from the model in place, so that captured graphs see the change.
     """
 
     def __init__(self, model: RSSM) -> None:
@@ -69,7 +83,7 @@ class FusedRollout:
                 f"{config.hidden} hidden units, width {config.width}, {inputs} features and actions, "
                 f"termination={config.termination}"
             )
-        self.model, self.action_dim = model, model.action_dim
+        super().__init__(model)
         self.hidden = H = _round_up(config.hidden)
         W = _round_up(config.width)
         self._sizes: dict[str, Any] = {
@@ -82,7 +96,6 @@ class FusedRollout:
         self._take = capture(self._take_anew, changes=self._held)
 
     def refresh(self) -> None:
-        """Take the weights again from the model."""
         if torch.cuda.is_current_stream_capturing():
             self._take_anew()
         else:
@@ -93,34 +106,23 @@ class FusedRollout:
         rollout, reward = self._pack()
         torch._foreach_copy_(self._held, rollout + reward)
 
-    def step(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """One step, as the model itself takes it."""
-        return self.model.step(state, action)
-
     @torch.no_grad()
-    def sequence_cost(
-        self, state: Tensor, actions: Tensor, discount: float = 1.0, terminal_cost: TerminalCost = None
-    ) -> Tensor:
-        """Total cost (*B, N) of actions (*B, N, H, m) from states (*B, s), with that of where they end."""
-        model, config = self.model, self.model.config
-        check_sequences(model, state, actions)
+    def roll_out(
+        self, state: Tensor, actions: Tensor, discount: float, ended: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        model, config, n = self.model, self.model.config, actions.shape[0] * actions.shape[1]
         trace, rewards = self._imagine(state, actions, teams=True)
-        cost = torch.empty(actions.shape[:-2], device=state.device)
+        cost = torch.empty(n, device=state.device)
         with torch.cuda.device(state.device):
-            cost_kernel[(triton.cdiv(cost.numel(), 128),)](
-                rewards, cost, cost.numel(), rewards.shape[-1], actions.shape[-2], config.pessimism, discount,
+            cost_kernel[(triton.cdiv(n, 128),)](
+                rewards, cost, n, rewards.shape[-1], actions.shape[2], config.pessimism, discount,
                 M=config.members, TILE=128,
             )  # fmt: skip
-        cost = model.reward_scale.decode(cost)
-        if terminal_cost is None:
-            return cost
-        ends = last_states(model, trace[:, -1, : cost.numel()], self.hidden, state.dtype)
-        ends = ends.reshape(*cost.shape, model.state_dim)
-        return cost + discount ** actions.shape[-2] * terminal_cost(ends)
+        return cost, last_states(model, trace[:, -1, :n], self.hidden, state.dtype) if ended else None
 
     @torch.no_grad()
     def imagine(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """See `dcem_lab.suite.rssm.fast.engine.Engine`."""
+        """As `StepByStep.imagine`."""
         # No teams: gradients are for training, which runs concurrently with other work. The programs of a
         # team wait for each other, and two partially started kernels could deadlock.
         trace, rewards = self._imagine(state, actions, teams=False)
@@ -134,7 +136,7 @@ class FusedRollout:
         return trace, rewards
 
     def weights(self) -> Weights:
-        """See `dcem_lab.suite.rssm.fast.engine.Engine`."""
+        """As `StepByStep.weights`."""
         hidden, inputs, gates, *observation = self._rollout_weights
         of_h, of_x, *reward = self._reward_weights
         reward = [torch.cat([of_h, of_x], dim=1), *reward]
@@ -147,15 +149,21 @@ class FusedRollout:
         n_samples, horizon, action_dim = actions.shape[-3:]
         members, rows = config.members, actions.numel() // (horizon * action_dim)
         H, W, PAD = sizes["H"], sizes["W"], sizes["PAD"]
-        roll = (_shape if teams and TEAMS else _shape_without_teams)(rows * members, PAD)
-        head = _reward_shape(rows * members * horizon, PAD)
+        roll = _shape(IN_TEAMS if teams and TEAMS and PAD == 32 else ROLLOUT, rows * members, PAD)
+        head = _shape(REWARD, rows * members * horizon, PAD)
         tiles = triton.cdiv(rows, roll.tile)
         slot_rows = tiles * roll.tile
         trace = torch.empty(members, horizon + 1, slot_rows, H + PAD, dtype=torch.float16, device=device)
         rewards = torch.empty(members, horizon, slot_rows, device=device)
+        kernel, team, shared = rollout_kernel, 1, list[Tensor]()
+        how = {"BLOCK2": roll.block2, "EARLY": roll.tile < 64}
+        if roll.team:  # whose programs pass h and both layers to each other, and count what has arrived
+            kernel, team = team_rollout_kernel, triton.cdiv(max(H, W), roll.block)
+            layers = torch.empty(members * tiles, 3, roll.tile, max(H, W), dtype=torch.float16, device=device)
+            shared = [layers, torch.zeros(members * tiles, 32, dtype=torch.int32, device=device)]
+            how = {"TEAM": team}
         with torch.cuda.device(device):
-            kernel, programs, shared, how = self._rollout(roll, members * tiles, max(H, W), device)
-            kernel[programs * tiles, members](
+            kernel[team * tiles, members](
                 state.float().contiguous(), actions.float().contiguous(), trace, *shared,
                 *self._rollout_weights, rows, n_samples, horizon,
                 HIDDEN=config.hidden, X=model.features, U=action_dim, RESIDUAL=config.residual,
@@ -167,17 +175,6 @@ class FusedRollout:
                 TILE=head.tile, BLOCK=head.block, num_warps=head.warps, num_stages=head.stages, **sizes,
             )  # fmt: skip
         return trace, rewards
-
-    def _rollout(
-        self, shape: Shape, tiles: int, widest: int, device: torch.device
-    ) -> tuple[Any, int, list[Tensor], dict[str, int]]:
-        """The rollout kernel, the number of programs per tile, and its additional arguments."""
-        if not shape.team:
-            return rollout_kernel, 1, [], {"BLOCK2": shape.block2, "EARLY": shape.tile < 64}
-        team = triton.cdiv(widest, shape.block)
-        layers = torch.empty(tiles, 3, shape.tile, widest, dtype=torch.float16, device=device)
-        counters = torch.zeros(tiles, 32, dtype=torch.int32, device=device)
-        return team_rollout_kernel, team, [layers, counters], {"TEAM": team}
 
     @torch.no_grad()
     def _pack(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -220,31 +217,7 @@ def _round_up(n: int) -> int:
     return triton.cdiv(n, 8) * 8
 
 
-# Measured on an H200, GRU and layers of 200 units.
-def _shape(rows: int, pad: int) -> Shape:
-    """As many trajectories per program as keep all multiprocessors busy; prefetch as many weights as fit."""
-    if rows <= TEAM_ROWS and pad == 32:
-        return Shape(16 if rows <= 16 * PROCESSORS // 4 else 32, 64, 0, 8, 2, team=True)
-    return _shape_without_teams(rows, pad)
-
-
-def _shape_without_teams(rows: int, pad: int) -> Shape:
-    if rows <= 16 * PROCESSORS:
-        shape = Shape(16, 32, 64, 4, 3)
-    elif rows <= 32 * PROCESSORS:
-        shape = Shape(32, 32, 64, 4, 3)
-    elif rows <= 64 * PROCESSORS:
-        shape = Shape(64, 32, 64, 4, 2)
-    else:
-        shape = Shape(128, 16, 64, 8, 3)
+def _shape(shapes: Shapes, rows: int, pad: int) -> Shape:
+    """As many rows per program as keep all multiprocessors busy; prefetch as many weights as fit."""
+    shape = next(shape for most, shape in shapes if rows <= most * PROCESSORS)
     return shape if pad == 32 else shape._replace(block=16, block2=32)
-
-
-def _reward_shape(rows: int, pad: int) -> Shape:
-    if rows <= 16 * PROCESSORS:
-        shape = Shape(16, 32, 0, 4, 3)
-    elif rows <= 64 * PROCESSORS:
-        shape = Shape(64, 32, 0, 4, 3)
-    else:
-        shape = Shape(128, 64, 0, 8, 2)
-    return shape if pad == 32 else shape._replace(block=16)

@@ -11,7 +11,6 @@ What makes it fast:
 Data (observations, actions, noise) gets no gradient, and there are no second derivatives.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
-from dcem_lab.suite.rssm.nets import ACTIVATIONS
+from dcem_lab.suite.rssm.nets import BACKWARD
 
 try:
     from dcem_lab.suite.rssm.fast import gru_triton as fused
@@ -27,44 +26,23 @@ except ImportError:  # Triton is not installed
     fused = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from dcem_lab.suite.rssm.model import RSSM
-    from dcem_lab.suite.rssm.nets import EnsembleMLP
+    from dcem_lab.suite.rssm.model import RSSM, RSSMConfig
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """Which rows belong to which distance, and how the head's output becomes the next observation."""
-
-    spans: list[slice]
-    residual: bool
-    std: float
-    activation: str
 
 
 def fast_unroll(
     model: "RSSM", x: Tensor, actions: Tensor, noise: Tensor | None, spans: list[slice]
 ) -> tuple[Tensor, Tensor]:
     """As `dcem_lab.suite.rssm.overshoot.plain_unroll`."""
-    config, head, gru = model.config, model.observation_head, model.gru
+    config, gru = model.config, model.gru
     # Rows of [h, x, u] that start at multiples of 16 bytes are read faster: actions have columns of zeros.
     spare = -(config.hidden + gru.input_weight.shape[1]) % 4
     actions = F.pad(actions, (0, spare))
     weights = (gru.hidden_weight, F.pad(gru.input_weight, (0, 0, 0, spare)), gru.bias)
     hidden: Tensor = Filter.apply(torch.cat([x, actions], dim=-1), *weights)
-    rollout = Rollout(spans, config.residual, config.std, config.activation)
-    return OpenLoop.apply(rollout, hidden, x.flatten(0, 1), actions, noise, *weights, *_parameters(head))
-
-
-def fast_head(head: "EnsembleMLP", x: Tensor) -> Tensor:
-    """As ``head(x)``."""
-    return Head.apply(head.activation, x, *_parameters(head))
-
-
-def _parameters(head: "EnsembleMLP") -> list[Tensor]:
-    """Weight, bias, weight, bias …"""
-    return [p for layer in zip(head.weights, head.biases, strict=True) for p in layer]
+    head = model.observation_head.in_a_row
+    return OpenLoop.apply(config, spans, hidden, x.flatten(0, 1), actions, noise, *weights, *head)
 
 
 class Plain:
@@ -123,7 +101,7 @@ class Plain:
     ) -> None:
         """A fully connected layer, before and after its activation."""
         torch.baddbmm(bias.unsqueeze(1), x, weight, out=before)
-        ACTIVATIONS[activation].write(before, after)
+        getattr(aten, activation).out(before, out=after)
 
 
 def kernels_between_products(x: Tensor) -> Any:
@@ -212,7 +190,7 @@ class Head(Function):
         saved = ctx.saved_tensors
         n = (len(saved) + 1) // 3
         weights, layers, befores = saved[:n], saved[n : 2 * n], saved[2 * n :]
-        backward = ACTIVATIONS[ctx.activation].backward
+        backward = BACKWARD[ctx.activation]
         gradients: list[Tensor] = []
         for i in reversed(range(n)):
             gradients[:0] = [weight_gradient(layers[i], grad), grad.sum(dim=1)]
@@ -225,14 +203,16 @@ class Head(Function):
 class OpenLoop(Function):
     """Rolls out from h at distance 1 (M, L · B, H) and x at the starts (L · B, X), seeing nothing after.
 
-    ``states`` holds [ĥ, x̂, u] of all rows, the GRU's inputs as they stand; ``parameters`` are the observation
-    head's weight, bias, weight, bias … Returns [ĥ, x̂] (M, R, H + X) and the raw deviations (M, R, X or 0).
+    ``spans`` are the rows of every distance; ``states`` holds [ĥ, x̂, u] of all rows, the GRU's inputs as they
+    stand; ``parameters`` are the observation head's weight, bias, weight, bias … Returns [ĥ, x̂]
+    (M, R, H + X) and the raw deviations (M, R, X or 0).
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        rollout: Rollout,
+        config: "RSSMConfig",
+        spans: list[slice],
         hidden: Tensor,
         start: Tensor,
         actions: Tensor,
@@ -242,7 +222,7 @@ class OpenLoop(Function):
         bias: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        do, spans = kernels_between_products(hidden), rollout.spans
+        do = kernels_between_products(hidden)
         weights, biases = parameters[::2], parameters[1::2]
         (members, _, H), X, rows = hidden.shape, start.shape[-1], spans[-1].stop
         S = H + X
@@ -271,30 +251,30 @@ class OpenLoop(Function):
                 previous = source[..., H:S]
             layer = h
             for i, (before, after) in enumerate(inner):
-                do.layer(layer, weights[i], biases[i], rollout.activation, before[:, span], after[:, span])
+                do.layer(layer, weights[i], biases[i], config.activation, before[:, span], after[:, span])
                 layer = after[:, span]
             torch.baddbmm(biases[-1].unsqueeze(1), layer, weights[-1], out=heads[:, span])
             mean, raw = heads[:, span, :X], heads[:, span, X:]
-            if rollout.residual:
+            if config.residual:
                 torch.add(previous, mean, out=x)
             else:
                 x.copy_(mean)
             if noise is not None:
-                x.add_(noise[:, span], alpha=rollout.std)
+                x.add_(noise[:, span], alpha=config.std)
                 if raw.numel():
                     x.addcmul_(F.softplus(raw), noise[:, span])
 
-        ctx.rollout = rollout
+        ctx.config, ctx.spans = config, spans
         ctx.save_for_backward(noise, states, gates, heads, hidden_weight, input_weight, *weights, *inner)
         return states[..., :S], heads[..., X:]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_states: Tensor, grad_raw: Tensor) -> tuple[Tensor | None, ...]:
-        spans = ctx.rollout.spans
+        spans = ctx.spans
         noise, states, gates, heads, hidden_weight, input_weight, *rest = ctx.saved_tensors
         weights, inner = rest[: len(rest) // 2 + 1], rest[len(rest) // 2 + 1 :]
-        backward = ACTIVATIONS[ctx.rollout.activation].backward
+        backward = BACKWARD[ctx.config.activation]
         H, X = hidden_weight.shape[1], grad_states.shape[-1] - hidden_weight.shape[1]
         do, to_hidden, to_x = kernels_between_products(states), hidden_weight.mT, input_weight[:, :X].mT
 
@@ -322,7 +302,7 @@ class OpenLoop(Function):
                 step = grad_gates[:, origin].flatten(-2)
                 below_h.baddbmm_(step[..., : 3 * H], to_hidden)
                 below_x.baddbmm_(step[..., H:], to_x)
-                if ctx.rollout.residual:
+                if ctx.config.residual:
                     below_x.add_(grad_x)
                 # The rows whose chunk ended one distance earlier were never advanced.
                 grad_gates[:, origin.stop : spans[d - 1].stop] = 0
@@ -332,7 +312,7 @@ class OpenLoop(Function):
         grad_parameters: list[Tensor] = []
         for layer, grad_layer in zip(layers, [*grad_inner, grad_heads], strict=True):
             grad_parameters += [weight_gradient(layer, grad_layer), grad_layer.sum(dim=1)]
-        return None, grad[:, spans[0], :H], None, None, None, *grad_gru, *grad_parameters
+        return None, None, grad[:, spans[0], :H], None, None, None, *grad_gru, *grad_parameters
 
 
 def _going_on(spans: list[slice], d: int) -> slice:
