@@ -52,7 +52,7 @@ def by_torch(given, floors, how):
     least = floor if floors is None else floors
     if mean is None:
         return w, *weighted_moments(u, w, least, near)
-    return w, *rank_mu(u, w, mean, sigma, slowest, least, near)
+    return w, *rank_mu(u, w, (mean, sigma), slowest, least, near)
 
 
 def outputs_and_gradients(refit, given, floors, how) -> list[Tensor]:
