@@ -2,13 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LIBRARY := .venv-library/bin
+KERNELS := .venv-kernels/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TORCH := torch==2.13.0  # first and by release: a later requirement must not pull another build
+TRITON := triton==3.9.0
 
 # Versions of Python and torch in addition to those of `make test`: the oldest supported ones, and the newest.
 VERSIONS := 3.11/2.9.1 3.12/2.13.0 3.13/2.13.0 3.13/2.15.0 3.14/2.15.0
 
-.PHONY: run test test-library test-versions test-lab test-slow soak check docs tables outputs bench dist clean
+.PHONY: run test test-library test-kernels test-versions test-lab test-slow soak check docs tables outputs bench dist clean
 
 run: .venv/installed  ## an example and small versions of the experiments; prints where the pictures are
 	$(BIN)/python examples/minimize_2d.py
@@ -21,7 +23,10 @@ test-library: .venv-library/installed  ## the library's tests, where there is to
 	$(LIBRARY)/python -m pytest -q -m "not gpu and not slow" tests/*.py; code=$$?; \
 	wait $$parts && exit $$code
 
-test-versions:  ## the same with other versions of Python and torch, as far as the machine has them
+test-kernels: .venv-kernels/installed  ## the kernels for CUDA without a GPU: Triton interprets and compiles them
+	TRITON_INTERPRET=1 $(KERNELS)/python -m pytest -q -m interpreter tests/kernels
+
+test-versions:  ## the library's tests with other versions of Python and torch, as far as the machine has them
 	@for pair in $(VERSIONS); do bash tests/versions.sh $${pair%/*} $${pair#*/} || exit 1; done
 
 test-lab: .venv/installed
@@ -70,5 +75,11 @@ dist: .venv/installed  ## both wheels, into out/dist
 	$(LIBRARY)/python $(PIP) --constraint constraints.txt --editable '.[test]'
 	touch $@
 
+.venv-kernels/installed: pyproject.toml constraints.txt
+	test -x $(KERNELS)/python || $(PYTHON) -m venv .venv-kernels
+	$(KERNELS)/python $(PIP) $(TORCH)
+	$(KERNELS)/python $(PIP) --constraint constraints.txt --editable '.[test]' $(TRITON)
+	touch $@
+
 clean:
-	rm -rf .venv .venv-library .venv-versions out
+	rm -rf .venv .venv-library .venv-kernels .venv-versions out

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dcem import FullGaussian, Gaussian
-from dcem.distributions.gaussian import GaussianState
+from dcem.distributions.gaussian import GaussianState, least_variance
 
 pytestmark = pytest.mark.usefixtures("double")
 BATCHES = [(), (2,), (2, 3)]
@@ -132,3 +132,12 @@ def test_a_sigma_of_another_size_says_so():
 def test_is_frozen():
     with pytest.raises(AttributeError):
         Gaussian().sigma = 2.0
+
+
+@pytest.mark.parametrize("bounds", [(-1.0, 3.0), (0, torch.inf), (-torch.inf, torch.inf)], ids=str)
+def test_the_floor_of_bounds_that_are_numbers_is_a_number(bounds):
+    u = torch.zeros(4, 2, dtype=torch.float64)
+    floor = least_variance(None, Gaussian(bounds=bounds).box, u, 0.0)
+    tensors = Gaussian(bounds=tuple(torch.tensor(float(b), dtype=u.dtype) for b in bounds))
+    assert isinstance(floor, float)
+    assert (least_variance(None, tensors.box, u, 0.0) == floor).all()

@@ -49,7 +49,7 @@ def test_one_step_is_two(monkeypatch, settings):
 
     steps: list[bool] = []
     one = run()
-    monkeypatch.setattr(module, "refit_natively", lambda *_: None)
+    monkeypatch.setattr(module, "refit_by_kernel", lambda *_: None)
     two = run()
     assert steps == [True, False]
     assert all(torch.equal(a, b) for a, b in zip(one[:3], two[:3], strict=True))
@@ -112,7 +112,7 @@ def test_other_devices_are_left_to_two_steps_at_once(monkeypatch):
     monkeypatch.setattr(refit, "slopes_at", lambda *_: pytest.fail("computed for nothing"))
     values, u, *phi = (x.detach().to("meta").requires_grad_() for x in inputs())
     state = GaussianState(*phi)
-    assert refit.refit_natively(dcem.Gaussian(), state, u, (values, 3, 1.0, False), 0.0) is None
+    assert refit.refit_by_kernel(dcem.Gaussian(), state, u, (values, 3, 1.0, False), 0.0) is None
 
 
 def test_a_subclass_keeps_weights_of_its_own():

@@ -33,6 +33,11 @@ class Distribution(Settings, ABC):
     def fit(self, phi: Any, u: Tensor, w: Tensor, sigma_min: float) -> Any:
         """The next φ, from the last one and samples u (*B, N, n) with weights w (*B, N) of any sum."""
 
+    def draw(self, phi: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples, and the points of the objective's domain that they stand for, each (*B, N, n)."""
+        u = self.sample(phi, noise)
+        return u, self.decode(u)
+
     def decode(self, u: Tensor) -> Tensor:
         """Points of the objective's domain for samples, or for a mean, u (..., n)."""
         return self.box.squash(u) if self.box and self.box.boundary == "squash" else u

@@ -12,6 +12,7 @@ from dcem._checks import check
 from dcem.distributions.base import Distribution
 from dcem.distributions.box import Boundary, Bounds, Box, first_mean, merged
 from dcem.distributions.moments import rank_mu, weighted_moments
+from dcem.distributions.samples import drawn_by_kernel
 
 Estimator = Literal["rank-mu", "likelihood"]
 
@@ -99,6 +100,12 @@ class Gaussian(AnyGaussian):
         u = torch.addcmul(mean, sigma, noise)
         return self.box.clamp(u) if self.box and self.box.boundary == "clamp" else u
 
+    def draw(self, phi: GaussianState, noise: Tensor) -> tuple[Tensor, Tensor]:
+        found = None
+        if type(self) is Gaussian and (self.box is None or self.box.boundary == "clamp"):
+            found = drawn_by_kernel(phi.mean, phi.sigma, noise, self.box)
+        return super().draw(phi, noise) if found is None else found
+
     def fit(self, phi: GaussianState, u: Tensor, w: Tensor, sigma_min: float) -> GaussianState:
         last_mean, last_sigma, slowest, least, close = self.estimate(phi, u, sigma_min)
         if last_mean is None or last_sigma is None:
@@ -146,12 +153,22 @@ def least_variance(
     far enough above rounding for the samples to differ.
     """
     if sigma is None:
-        sigma = 1.0 if box is None else box.half_width(u[..., 0, :])
+        sigma = _half_width(box, u)
     info = torch.finfo(u.dtype)
     share = info.eps**digits
     if isinstance(sigma, Tensor):
         return (share * sigma.detach().to(u)).square().clamp_min(max(given**2, info.tiny))
     return max(given**2, (share * sigma) ** 2, info.tiny)
+
+
+def _half_width(box: Box | None, u: Tensor) -> float | Tensor:
+    """As `first_sigma` without a sigma: a number where the bounds are numbers, which launches nothing."""
+    if box is None:
+        return 1.0
+    if isinstance(box.low, Tensor) or isinstance(box.high, Tensor):
+        return box.half_width(u[..., 0, :])
+    half = box.high / 2 - box.low / 2
+    return half if math.isfinite(half) else 1.0
 
 
 def near(u: Tensor) -> float:

@@ -47,7 +47,7 @@ def moments(u: Tensor, w: Tensor, floor: float, near: float) -> tuple[Tensor, Te
     *batch, N, n = u.shape
     mean, sigma = u.new_empty(*batch, n), u.new_empty(*batch, n)
     samples = min(triton.next_power_of_2(N), 1024)
-    with torch.cuda.device(u.device):
+    with torch.cuda.device_of(u):
         _kernel[mean.numel() // n, triton.cdiv(n, COLUMNS)](
             u, w, mean, sigma, floor, near, N, n,
             SAMPLES=samples, COLUMNS=COLUMNS, num_warps=max(samples // 64, 1),

@@ -10,7 +10,7 @@ from dcem._checks import check_tau, over_rows
 from dcem.distributions import Gaussian
 from dcem.solvers.effective import temperature_for
 from dcem.solvers.elites import ScalingOrDone, scaled, slope_of_elites, soft_elites
-from dcem.solvers.refit import refit_natively
+from dcem.solvers.refit import refit_by_kernel
 from dcem.solvers.sampling import SamplingSolver, SamplingState
 from dcem.solvers.schedule import Schedule, at, check_schedule, is_constant, rule
 from dcem.topk.standardize import Scaling
@@ -73,7 +73,7 @@ class DCEM(SamplingSolver):
 
     def refit(self, state: SamplingState, u: Tensor, values: Tensor, t: int) -> tuple[SamplingState, Tensor]:
         if type(self) is DCEM and type(self._paced) is Gaussian and self.ess is None:
-            found = refit_natively(self._paced, state.phi, u, self._at(t, values), self.sigma_min)
+            found = refit_by_kernel(self._paced, state.phi, u, self._at(t, values), self.sigma_min)
             if found is not None:
                 return state._replace(phi=self._damped(found[0], state.phi, t)), found[1]
         return super().refit(state, u, values, t)

@@ -1,6 +1,7 @@
-"""Elite weights and moments as one autograd function on the CPU, with one kernel each way."""
+"""Elite weights and moments as one autograd function, with one kernel each way: on the CPU, and on CUDA."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -9,13 +10,19 @@ from torch import Tensor
 from dcem._checks import is_transformed
 from dcem._graph import partials
 from dcem._native import compiles_natively, kernel
+from dcem.distributions import fused
 from dcem.distributions.gaussian import Gaussian, GaussianState
 from dcem.solvers import refit_native as native
 from dcem.solvers.elites import ScalingOrDone, slopes_at, soft_elites
 from dcem.topk.lml import flags
 
+try:
+    from dcem.solvers import refit_triton as triton
+except ImportError:  # Triton is not installed
+    triton = None  # type: ignore[assignment]
 
-def refit_natively(
+
+def refit_by_kernel(
     gaussian: Gaussian,
     phi: GaussianState,
     u: Tensor,
@@ -27,10 +34,13 @@ def refit_natively(
     None if two steps are needed: the kernel does not support the input.
     """
     values, k, tau, scaling = elite
-    if u.device.type != "cpu" or u.numel() == 0 or scaling == "done":
+    on_device = triton is not None and fused.wanted(u) and u.shape[-2] <= triton.MAX_SAMPLES
+    if not (on_device or u.device.type == "cpu") or u.numel() == 0 or scaling == "done":
         return None
     if isinstance(k, Tensor) or isinstance(tau, Tensor) or tau == 0:
         return None
+    if on_device and scaling is False and torch.is_grad_enabled() and values.requires_grad:
+        return None  # the temperature of the slopes would be a tensor
     warmer = slopes_at(values, k, tau, scaling)
     if isinstance(warmer, Tensor):
         return None
@@ -39,27 +49,28 @@ def refit_natively(
     floor, floors = (0.0, least) if isinstance(least, Tensor) else (least, None)
     how = flags(scaling, finite_only=True, gate=True, lowest=True)
     settings = float(k), float(tau), warmer or 0.0, how, slowest, floor, near
+    run = triton if on_device else native
     if is_transformed():
         tensors = (x for x in (*inputs, floors) if x is not None)
         if not compiles_natively(u) or any(x.dtype != u.dtype for x in tensors):
             return None
         weights, mean, sigma = _TracedRefit.apply(*inputs, floors, settings)
-    elif kernel("refit", *inputs, floors) is None:
+    elif not (on_device or kernel("refit", *inputs, floors)) or values.dtype != u.dtype:
         return None
     elif not torch.is_grad_enabled():
-        weights, mean, sigma, _ = native.forward(*inputs, floors, *settings)
+        weights, mean, sigma, _ = run.forward(*inputs, floors, *settings)
     else:
 
         def again(values: Tensor, u: Tensor, *last: Any) -> tuple[Tensor, ...]:
             weights = soft_elites(values, k, tau, scaling, gate=True)
             return weights, *gaussian.fit(GaussianState(*last), u, weights, sigma_min)
 
-        weights, mean, sigma = _Refit.apply(*inputs, floors, settings, again)
+        weights, mean, sigma = _Refit.apply(*inputs, floors, settings, run, again)
     return GaussianState(mean, sigma), weights
 
 
 class _Refit(torch.autograd.Function):
-    """`again` computes the same in two steps, for second derivatives."""
+    """By the kernels of the module `run`. `again` computes the same in two steps, for second derivatives."""
 
     @staticmethod
     def forward(
@@ -70,11 +81,12 @@ class _Refit(torch.autograd.Function):
         last_sigma: Tensor | None,
         floors: Tensor | None,
         settings: tuple[Any, ...],
+        run: ModuleType,
         again: Callable[..., tuple[Tensor, ...]],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        weights, mean, sigma, keep = native.forward(values, u, last_mean, last_sigma, floors, *settings)
+        weights, mean, sigma, keep = run.forward(values, u, last_mean, last_sigma, floors, *settings)
         ctx.save_for_backward(values, u, last_mean, last_sigma, weights, mean, keep)
-        ctx.settings, ctx.again = settings, again
+        ctx.settings, ctx.run, ctx.again = settings, run, again
         ctx.set_materialize_grads(False)  # weights hardly ever have one
         return weights, mean, sigma
 
@@ -85,9 +97,9 @@ class _Refit(torch.autograd.Function):
         if torch.is_grad_enabled():  # for second derivatives: the gradients as functions of the inputs
             gweights = torch.zeros_like(weights) if gweights is None else gweights
             given = gweights, gmean, gsigma
-            return *partials(ctx.again, inputs, ctx.needs_input_grad[:4], given), None, None, None
-        gradients = native.backward(*inputs, weights, mean, keep, gweights, gmean, gsigma, *ctx.settings)
-        return *gradients, None, None, None
+            return *partials(ctx.again, inputs, ctx.needs_input_grad[:4], given), *(None,) * 4
+        gradients = ctx.run.backward(*inputs, weights, mean, keep, gweights, gmean, gsigma, *ctx.settings)
+        return *gradients, *(None,) * 4
 
 
 class _TracedRefit(torch.autograd.Function):

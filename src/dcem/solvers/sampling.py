@@ -201,12 +201,15 @@ class SamplingSolver(Solver):
                 f"{type(self).__name__}: noise must be for n_samples = {expected} in every iteration, "
                 f"got {'none' if noise is None else noise.shape[-2]}"
             )
-        u = self.distribution.sample(state.phi, noise)
-        if state.elites is not None:
-            u = torch.cat([state.elites, u[..., state.elites.shape[-2] :, :]], dim=-2)
-        if state.proposals is not None:
-            u = torch.cat([u, state.proposals], dim=-2)
-        x = self.distribution.decode(u)
+        if state.elites is None and state.proposals is None:
+            u, x = self.distribution.draw(state.phi, noise)
+        else:
+            u = self.distribution.sample(state.phi, noise)
+            if state.elites is not None:
+                u = torch.cat([state.elites, u[..., state.elites.shape[-2] :, :]], dim=-2)
+            if state.proposals is not None:
+                u = torch.cat([u, state.proposals], dim=-2)
+            x = self.distribution.decode(u)
 
         def influence(values: Tensor) -> Tensor:
             # |∂μ/∂v| is proportional to the weight's slope times the distance from the mean.

@@ -60,7 +60,7 @@ def hard_topk(x: Tensor, k: float | Tensor, finite_only: bool) -> Tensor:
     else:
         k_tensor, k_number = x, float(k)
     block = triton.next_power_of_2(n)
-    with torch.cuda.device(x.device):
+    with torch.cuda.device_of(x):
         _kernel[(x.numel() // n,)](
             x, k_tensor, y, k_number, n,
             K_IS_TENSOR=k_tensor is not x, FINITE_ONLY=finite_only, BLOCK=block,

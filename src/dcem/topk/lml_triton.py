@@ -168,7 +168,7 @@ def forward(
     k_tensor, k_stride, k_number = _per_row(k, x, rows)
     tau_tensor, tau_stride, tau_number = _per_row(tau, x, rows)
     double = x.dtype == torch.float64
-    with torch.cuda.device(x.device):
+    with torch.cuda.device_of(x):
         _forward_kernel[(x.numel() // n,)](
             x, k_tensor, tau_tensor, y, centre, inv, nu, k_number, tau_number, n, k_stride, tau_stride,
             K_IS_TENSOR=k_tensor is not x,
@@ -189,7 +189,7 @@ def backward(
     g, x = g.contiguous(), x.contiguous()
     n = x.shape[-1]
     gx, gk, gaa = torch.empty_like(x), torch.empty_like(nu), torch.empty_like(nu)
-    with torch.cuda.device(x.device):
+    with torch.cuda.device_of(x):
         _backward_kernel[(x.numel() // n,)](
             g, x, centre, inv, nu, gx, gk, gaa, n,
             STANDARDIZE=standardize,
