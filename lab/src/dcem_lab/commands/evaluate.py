@@ -192,7 +192,8 @@ def load_trained(given: argparse.Namespace) -> Trained:
 
 def _changes(given: argparse.Namespace) -> dict[str, Any]:
     """What the options change about the planner."""
-    names = ("samples", "elites", "iterations", "horizon", "latent_points", "tau", "dtype", "full_space")
+    names = ("samples", "elites", "iterations", "horizon", "latent_points", "tau", "temperature", "dtype")
+    names += ("full_space", "new_decoder")
     return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
 
 
@@ -226,6 +227,12 @@ def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) 
         "--tau", type=float, metavar="TAU", help="temperature of the planner's soft top-k; 0 for the hard one"
     )
     parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="X",
+        help="weight elites by a softmax with this temperature instead, as agents with a value do",
+    )
+    parser.add_argument(
         "--dtype",
         choices=["float32", "float16", "bfloat16"],
         help="precision of model rollouts; on a CPU float32, or bfloat16 if it has instructions for it",
@@ -235,6 +242,12 @@ def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) 
         action="store_const",
         const=True,
         help="plan over action sequences in the model of a latent controller, as the paper's full CEM does",
+    )
+    parser.add_argument(
+        "--new-decoder",
+        type=not_negative,
+        metavar="SEED",
+        help="plan in the latent space of an untrained decoder with this seed, to see what training adds",
     )
     parser.add_argument(
         "--snapshot",
