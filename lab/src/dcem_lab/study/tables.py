@@ -29,6 +29,7 @@ from dcem_lab.suite.numbers import (
     read_trainings,
     training_rows,
 )
+from dcem_lab.suite.parts import part_rows
 from dcem_lab.suite.walker_starts import start_rows
 
 
@@ -226,6 +227,7 @@ TABLES: Tables = {
     "agents": lambda sources: task_rows(sources.results),
     "agents-overall": _agents_overall,
     "agent-episodes": lambda sources: episode_rows(read_evaluations(sources.results, "agent")),
+    "agent-parts": lambda sources: part_rows(sources.results),
     "agent-questions": lambda sources: questions.agent_rows(sources.results),
     "gymnasium": gymnasium_tasks.rows,
     "gymnasium-commands": gymnasium_tasks.commands,

@@ -1,0 +1,47 @@
+"""The table of what the parts of a planner with a value are worth."""
+
+from pathlib import Path
+
+from dcem_lab.suite.parts import part_rows
+
+HEADER = "task,controller,run,samples,iterations,episode_seed,total\n"
+
+
+def test_differences_are_between_episodes_of_the_same_seed(tmp_path: Path) -> None:
+    totals = {
+        "latent-dcem-value,w,100,5": {7: 30.0, 8: 50.0},
+        "policy,w,152,0": {7: 10.0, 8: 30.0, 9: 1000.0},
+        "latent-dcem-value-untrained,w/seed0,100,5": {7: 20.0, 8: 40.0},
+        "latent-dcem-value-untrained,w/seed1,100,5": {7: 24.0, 8: 44.0},
+        "full-cem-value-500,v,100,5": {7: 5.0},
+    }
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "evaluations.csv").write_text(
+        HEADER
+        + "".join(f"run,{who},{at},{total}\n" for who, all in totals.items() for at, total in all.items())
+    )
+    other, policy, trained, untrained = part_rows(tmp_path)
+    assert (other["weights"], other["plans"], other["trajectories per decision"]) == (
+        "v", "search over actions", "500",
+    )  # fmt: skip
+    assert other["more than the policy alone"] == other["more than latent search"] == "–"
+    assert (policy["episodes"], policy["mean return"], policy["trajectories per decision"]) == (
+        "3",
+        "347",
+        "0",
+    )
+    assert (policy["more than the policy alone"], policy["more than latent search"]) == ("", "-20 [-20, -20]")
+    assert trained["more than the policy alone"] == "+20 [+20, +20]"
+    assert untrained == {
+        "weights": "w",
+        "plans": "latent search, untrained decoder (seeds 0, 1)",
+        "trajectories per decision": "500",
+        "episodes": "2 × 2",
+        "mean return": "30, 34",
+        "more than the policy alone": "+12 [+12, +12]",
+        "more than latent search": "-8 [-8, -8]",
+    }
+
+
+def test_nothing_measured_is_no_rows(tmp_path: Path) -> None:
+    assert part_rows(tmp_path) == []
