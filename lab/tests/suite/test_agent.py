@@ -264,6 +264,14 @@ def test_phase_three_goes_through_plans_that_end_in_a_value(embedded: Path, tmp_
     assert read_records(tmp_path / "log.jsonl")[1]["first_ratio_error"] < 1e-5
 
 
+def test_phase_three_goes_through_plans_that_start_from_a_policy(trained: Path, tmp_path: Path) -> None:
+    words = ["ppo", "preset=tiny", "steps=2", "tensorboard=false", f"from={trained}", f"run_dir={tmp_path}"]
+    words += ["learning.parts=[reward]", "planner.samples=3", "planner.elites=2", "planner.policy_plans=2"]
+    assert cli.main(["train", *words]) == exits.DONE
+    assert load(tmp_path).planner.policy_plans == 2
+    assert read_records(tmp_path / "log.jsonl")[1]["gradient_norm"] > 0
+
+
 def test_phase_three_off_policy_pleases_the_critics(embedded: Path, tmp_path: Path) -> None:
     words = ["keep_decoder=true", "decoder.residual=true", "decoder.updates_per_step=0", "updates_per_step=0"]
     words += ["plan.updates_per_step=1", f"from={embedded}"]
