@@ -36,11 +36,28 @@ def test_differences_are_between_episodes_of_the_same_seed(tmp_path: Path) -> No
         "weights": "w",
         "plans": "latent search, untrained decoder (seeds 0, 1)",
         "trajectories per decision": "500",
-        "episodes": "2 × 2",
+        "episodes": "2, 2",
         "mean return": "30, 34",
         "more than the policy alone": "+12 [+12, +12]",
         "more than latent search": "-8 [-8, -8]",
     }
+
+
+def test_controllers_as_they_ship_are_compared_too(tmp_path: Path) -> None:
+    for folder in ("parts", "agent", "realtime"):
+        (tmp_path / folder).mkdir()
+    decisions = "task,controller,weights,seed,trajectories\nrun,full-cem-value,v,1,912\nrun,policy,v,1,0\n"
+    (tmp_path / "realtime" / "decisions.csv").write_text(decisions)
+    (tmp_path / "realtime" / "evaluations.csv").write_text(f"{HEADER}run,policy,v,152,0,7,1\n")
+    shipped = "run,full-cem-value,long/seed0,152,6,7,99\nrun,full-cem-value,long/seed1,152,6,7,9\n"
+    (tmp_path / "agent" / "evaluations.csv").write_text(HEADER + shipped)
+    assert part_rows(tmp_path) == []  # there is nothing yet to compare them with
+    (tmp_path / "parts" / "evaluations.csv").write_text(f"{HEADER}run,full-cem-value-500,v,100,5,7,6\n")
+    rows = part_rows(tmp_path)
+    assert [(row["trajectories per decision"], row["mean return"]) for row in rows] == [
+        ("0", "1"), ("500", "6"), ("912", "9"),
+    ]  # fmt: skip
+    assert [row["more than the policy alone"] for row in rows] == ["", "+5 [+5, +5]", "+8 [+8, +8]"]
 
 
 def test_nothing_measured_is_no_rows(tmp_path: Path) -> None:

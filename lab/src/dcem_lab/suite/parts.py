@@ -25,37 +25,34 @@ _RESAMPLES = 10_000
 Episodes = Mapping[str, float]
 """Returns by the seed of the episode."""
 
+Ways = dict[tuple[str, str, int], dict[str, Episodes]]
+"""Episodes by run, of all weights, controllers and trajectories per decision."""
+
 
 def part_rows(results: Path) -> list[dict[str, str]]:
-    """Mean returns, and what they are more than those of the policy and of the trained decoder.
+    """Mean returns, and how much more they are than those of the policy and of the trained decoder.
 
     Differences are between episodes of the same seed. Runs of one controller, which differ in the seed of an
     untrained decoder, are averaged episode by episode.
     """
-    table = rows_if_any(results / FOLDER / "evaluations.csv")
-    sampled = {
-        (row["run"].split("/")[0], row["controller"]): int(row["samples"]) * int(row["iterations"])
-        for row in table
-    }
-    found: dict[tuple[str, str], dict[str, Episodes]] = {}
-    for (_, controller, run), episodes in read_episodes(results, FOLDER).items():
-        weights = run.split("/")[0]
-        found.setdefault((weights, controller), {})[run] = episodes
-    order = {name: i for i, name in enumerate(_NAMES)}
+    found = _measured(results)
+    if not found:
+        return []
+    for way, runs in _as_shipped(results).items():
+        found.setdefault(way, runs)
+    alone = {(weights, controller): runs for (weights, controller, _), runs in found.items()}
     rows = []
-    for weights, controller in sorted(found, key=lambda key: (key[0], order.get(key[1], len(order)), key[1])):
-        runs = found[weights, controller]
-        means = [float(np.mean([*episodes.values()])) for episodes in runs.values()]
+    for (weights, controller, trajectories), runs in sorted(found.items(), key=_place):
         seeds = f" (seeds {', '.join(map(seed_of, runs))})" if len(runs) > 1 else ""
         rows.append(
             {
                 "weights": weights,
                 "plans": _NAMES.get(controller, controller) + seeds,
-                "trajectories per decision": f"{sampled[weights, controller]:,}",
-                "episodes": str(len(_averaged(runs))) + (f" × {len(runs)}" if len(runs) > 1 else ""),
-                "mean return": ", ".join(f"{mean:.0f}" for mean in means),
+                "trajectories per decision": f"{trajectories:,}",
+                "episodes": ", ".join(str(len(episodes)) for episodes in runs.values()),
+                "mean return": ", ".join(f"{np.mean([*one.values()]):.0f}" for one in runs.values()),
                 **{
-                    f"more than {_NAMES[base]}": _difference(runs, found.get((weights, base), {}))
+                    f"more than {_NAMES[base]}": _difference(runs, alone.get((weights, base), {}))
                     if controller != base
                     else ""
                     for base in (POLICY, TRAINED)
@@ -63,6 +60,39 @@ def part_rows(results: Path) -> list[dict[str, str]]:
             }
         )
     return rows
+
+
+def _place(way: tuple[tuple[str, str, int], object]) -> tuple[str, int, int]:
+    (weights, controller, trajectories), _ = way
+    order = [*_NAMES]
+    return weights, order.index(controller) if controller in order else len(order), trajectories
+
+
+def _measured(results: Path) -> Ways:
+    """Those that were measured for this comparison."""
+    found: Ways = {}
+    episodes = read_episodes(results, FOLDER)
+    for row in rows_if_any(results / FOLDER / "evaluations.csv"):
+        way = row["run"].split("/")[0], row["controller"], int(row["samples"]) * int(row["iterations"])
+        found.setdefault(way, {})[row["run"]] = episodes[row["task"], row["controller"], row["run"]]
+    return found
+
+
+def _as_shipped(results: Path) -> Ways:
+    """Controllers with a value as they ship, and their policies, from the tables that have them."""
+    shipped = {
+        (task, name, seed_of(run)): x for (task, name, run), x in read_episodes(results, "agent").items()
+    }
+    policies = read_episodes(results, "realtime")
+    found: Ways = {}
+    for row in rows_if_any(results / "realtime" / "decisions.csv"):
+        task, controller, weights = row["task"], row["controller"], row["weights"]
+        episodes = shipped.get((task, controller, row["seed"]))
+        if controller == POLICY:
+            episodes = policies.get((task, controller, weights))
+        if episodes:
+            found[weights, controller, int(row["trajectories"])] = {weights: episodes}
+    return found
 
 
 def _averaged(runs: Mapping[str, Episodes]) -> dict[str, float]:
