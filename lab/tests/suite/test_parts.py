@@ -14,13 +14,15 @@ def test_differences_are_between_episodes_of_the_same_seed(tmp_path: Path) -> No
         "latent-dcem-value-untrained,w/seed0,100,5": {7: 20.0, 8: 40.0},
         "latent-dcem-value-untrained,w/seed1,100,5": {7: 24.0, 8: 44.0},
         "full-cem-value-500,v,100,5": {7: 5.0},
+        "latent-dcem-value-100,w,20,5": {7: 18.0},
+        "full-cem-value-100,w,50,2": {7: 19.0},
     }
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "evaluations.csv").write_text(
         HEADER
         + "".join(f"run,{who},{at},{total}\n" for who, all in totals.items() for at, total in all.items())
     )
-    other, policy, trained, untrained = part_rows(tmp_path)
+    other, policy, full_100, trained_100, trained, untrained = part_rows(tmp_path)
     assert (other["weights"], other["plans"], other["trajectories per decision"]) == (
         "v", "search over actions", "500",
     )  # fmt: skip
@@ -30,7 +32,9 @@ def test_differences_are_between_episodes_of_the_same_seed(tmp_path: Path) -> No
         "347",
         "0",
     )
-    assert (policy["more than the policy alone"], policy["more than latent search"]) == ("", "-20 [-20, -20]")
+    assert policy["more than the policy alone"] == ""
+    assert trained_100["trajectories per decision"] == full_100["trajectories per decision"] == "100"
+    assert full_100["more than latent search"] == "+1 [+1, +1]"
     assert trained["more than the policy alone"] == "+20 [+20, +20]"
     assert untrained == {
         "weights": "w",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,6 @@ FOLDER = "parts"
 POLICY, TRAINED = "policy", "latent-dcem-value"
 _NAMES = {
     POLICY: "the policy alone",
-    "full-cem-value-500": "search over actions",
     "full-cem-value": "search over actions",
     TRAINED: "latent search",
     f"{TRAINED}-untrained": "latent search, untrained decoder",
@@ -32,7 +32,7 @@ Ways = dict[tuple[str, str, int], dict[str, Episodes]]
 def part_rows(results: Path) -> list[dict[str, str]]:
     """Mean returns, and how much more they are than those of the policy and of the trained decoder.
 
-    Differences are between episodes of the same seed. Runs of one controller, which differ in the seed of an
+    Differences are between episodes of the same seed, those from the decoder with as many trajectories. Runs of one controller, which differ in the seed of an
     untrained decoder, are averaged episode by episode.
     """
     found = _measured(results)
@@ -40,22 +40,21 @@ def part_rows(results: Path) -> list[dict[str, str]]:
         return []
     for way, runs in _as_shipped(results).items():
         found.setdefault(way, runs)
-    alone = {(weights, controller): runs for (weights, controller, _), runs in found.items()}
     rows = []
     for (weights, controller, trajectories), runs in sorted(found.items(), key=_place):
         seeds = f" (seeds {', '.join(map(seed_of, runs))})" if len(runs) > 1 else ""
         rows.append(
             {
                 "weights": weights,
-                "plans": _NAMES.get(controller, controller) + seeds,
+                "plans": _NAMES[controller] + seeds,
                 "trajectories per decision": f"{trajectories:,}",
                 "episodes": ", ".join(str(len(episodes)) for episodes in runs.values()),
                 "mean return": ", ".join(f"{np.mean([*one.values()]):.0f}" for one in runs.values()),
                 **{
-                    f"more than {_NAMES[base]}": _difference(runs, alone.get((weights, base), {}))
+                    f"more than {_NAMES[base]}": _difference(runs, found.get((weights, base, n), {}))
                     if controller != base
                     else ""
-                    for base in (POLICY, TRAINED)
+                    for base, n in ((POLICY, 0), (TRAINED, trajectories))
                 },
             }
         )
@@ -64,16 +63,16 @@ def part_rows(results: Path) -> list[dict[str, str]]:
 
 def _place(way: tuple[tuple[str, str, int], object]) -> tuple[str, int, int]:
     (weights, controller, trajectories), _ = way
-    order = [*_NAMES]
-    return weights, order.index(controller) if controller in order else len(order), trajectories
+    return weights, trajectories, [*_NAMES].index(controller)
 
 
 def _measured(results: Path) -> Ways:
-    """Those that were measured for this comparison."""
+    """Those that were measured for this comparison; a number behind a controller's name is no part of it."""
     found: Ways = {}
     episodes = read_episodes(results, FOLDER)
     for row in rows_if_any(results / FOLDER / "evaluations.csv"):
-        way = row["run"].split("/")[0], row["controller"], int(row["samples"]) * int(row["iterations"])
+        controller = re.sub(r"-\d+$", "", row["controller"])
+        way = row["run"].split("/")[0], controller, int(row["samples"]) * int(row["iterations"])
         found.setdefault(way, {})[row["run"]] = episodes[row["task"], row["controller"], row["run"]]
     return found
 
@@ -90,7 +89,7 @@ def _as_shipped(results: Path) -> Ways:
         episodes = shipped.get((task, controller, row["seed"]))
         if controller == POLICY:
             episodes = policies.get((task, controller, weights))
-        if episodes:
+        if episodes and controller in _NAMES:
             found[weights, controller, int(row["trajectories"])] = {weights: episodes}
     return found
 
