@@ -192,8 +192,10 @@ def load_trained(given: argparse.Namespace) -> Trained:
 
 def _changes(given: argparse.Namespace) -> dict[str, Any]:
     """What the options change about the planner."""
-    names = ("samples", "elites", "iterations", "horizon", "latent_points", "tau", "temperature", "dtype")
-    names += ("full_space", "new_decoder")
+    names = [
+        "samples", "elites", "iterations", "horizon", "latent_points", "tau", "temperature", "dtype",
+        "full_space", "new_decoder",
+    ]  # fmt: skip
     return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
 
 

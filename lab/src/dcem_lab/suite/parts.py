@@ -19,6 +19,8 @@ _NAMES = {
     "full-cem-value": "search over actions",
     TRAINED: "latent search",
     f"{TRAINED}-untrained": "latent search, untrained decoder",
+    f"{TRAINED}-improved": "latent search, after 60 updates of `preset=improve`",
+    f"{TRAINED}-improved-decoder": "the same, `plan.parts=[decoder]`",
 }
 _RESAMPLES = 10_000
 
@@ -32,8 +34,8 @@ Ways = dict[tuple[str, str, int], dict[str, Episodes]]
 def part_rows(results: Path) -> list[dict[str, str]]:
     """Mean returns, and how much more they are than those of the policy and of the trained decoder.
 
-    Differences are between episodes of the same seed, those from the decoder with as many trajectories. Runs of one controller, which differ in the seed of an
-    untrained decoder, are averaged episode by episode.
+    Differences are between episodes of the same seed; from the decoder, with as many trajectories. Runs of
+    one controller, which differ in the seed of an untrained decoder, are averaged episode by episode.
     """
     found = _measured(results)
     if not found:
