@@ -120,6 +120,21 @@ def test_only_a_latent_controller_can_go_without_its_decoder(
     assert f"full_space must be left out for {full}: it is for latent controllers" in said
 
 
+@pytest.mark.usefixtures("no_episodes")
+def test_a_new_decoder_needs_something_to_correct(full: Path, capsys: pytest.CaptureFixture) -> None:
+    assert exit_code("eval", full, "--new-decoder", 0) == exits.USAGE
+    said = capsys.readouterr().err
+    assert f"new_decoder must be left out for {full}, which has neither a decoder nor a value" in said
+
+
+def test_the_elites_can_be_weighted_by_a_softmax(latent: Path, tmp_path: Path) -> None:
+    words = ["--episodes", 1, "--csv", tmp_path / "episodes.csv", "--table", tmp_path / "table.csv"]
+    words += ["--controller", "weighted", "--temperature", 0.5, "--new-decoder", 3]
+    assert exit_code("eval", latent, *words) == exits.DONE
+    [record] = json.loads((tmp_path / "table.json").read_text()).values()
+    assert record["planner"]["temperature"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("words", "unfit"),
     [

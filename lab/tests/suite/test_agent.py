@@ -17,6 +17,7 @@ from dcem_lab.runs import load_checkpoint, read_records
 from dcem_lab.suite import agent as experiment
 from dcem_lab.suite import evaluate
 from dcem_lab.suite.agents import Planet
+from dcem_lab.suite.agents.guide import Situation
 from dcem_lab.suite.agents.residual_decoder import ResidualDecoder
 from dcem_lab.suite.envs.dmc import make_env
 from dcem_lab.suite.trained import load
@@ -215,6 +216,32 @@ def test_phase_two_corrects_the_policys_plans(trained: Path, embedded: Path) -> 
     assert np.isfinite(episode.total)
 
 
+def test_an_untrained_decoder_takes_the_place_of_a_trained_one(trained: Path, embedded: Path) -> None:
+    before = evaluate.load(embedded, CPU)
+    new, again, other = (evaluate.load(embedded, CPU, new_decoder=seed) for seed in (0, 0, 1))
+    assert new.planner == before.planner
+    z, plans, decoded = torch.randn(7, 2), torch.zeros(1, 3, 1), []
+    for one in (before, new, again, other):
+        assert isinstance(one.decoder, ResidualDecoder)
+        decoded.append(one.decoder(z, Situation(z, plans)))
+        assert decoded[-1].shape == (7, 3, 1)
+    assert torch.equal(decoded[1], decoded[2])
+    assert len({float(actions.sum()) for actions in decoded}) == 3
+    for part in ("model", "value"):
+        weights = (one.networks[part].state_dict().values() for one in (before, new))
+        assert all(map(torch.equal, *weights))
+    [episode] = evaluate.play(new, episodes=1, seed=0, n_envs=1)
+    assert np.isfinite(episode.total)
+
+    # Without a decoder it is the one, and the search, that phase 2 starts with.
+    first = evaluate.load(trained, CPU, new_decoder=0, samples=12)
+    assert isinstance(first.decoder, ResidualDecoder)
+    assert (first.planner.samples, first.planner.elites, first.planner.horizon) == (12, 10, 6)
+    assert (first.planner.tau, first.planner.temperature, first.planner.policy_plans) == (0.2, None, 0)
+    with pytest.raises(ValueError, match="new_decoder must be left out with full_space"):
+        evaluate.load(embedded, CPU, full_space=True, new_decoder=0)
+
+
 @pytest.mark.process
 def test_phase_two_resumes_as_if_nothing_had_happened(trained: Path, embedded: Path, tmp_path: Path) -> None:
     words = [*EMBED, "decoder.residual=true", "collecting.policy_share=0.5", f"from={trained}"]
@@ -235,6 +262,14 @@ def test_phase_three_goes_through_plans_that_end_in_a_value(embedded: Path, tmp_
     assert cli.main(["train", *words]) == exits.DONE
     assert load(tmp_path).value is not None
     assert read_records(tmp_path / "log.jsonl")[1]["first_ratio_error"] < 1e-5
+
+
+def test_phase_three_goes_through_plans_that_start_from_a_policy(trained: Path, tmp_path: Path) -> None:
+    words = ["ppo", "preset=tiny", "steps=2", "tensorboard=false", f"from={trained}", f"run_dir={tmp_path}"]
+    words += ["learning.parts=[reward]", "planner.samples=3", "planner.elites=2", "planner.policy_plans=2"]
+    assert cli.main(["train", *words]) == exits.DONE
+    assert load(tmp_path).planner.policy_plans == 2
+    assert read_records(tmp_path / "log.jsonl")[1]["gradient_norm"] > 0
 
 
 def test_phase_three_off_policy_pleases_the_critics(embedded: Path, tmp_path: Path) -> None:

@@ -182,7 +182,10 @@ def load_trained(given: argparse.Namespace) -> Trained:
 
 def _changes(given: argparse.Namespace) -> dict[str, Any]:
     """What the options change about the planner."""
-    names = ("samples", "elites", "iterations", "horizon", "latent_points", "tau", "dtype", "full_space")
+    names = [
+        "samples", "elites", "iterations", "horizon", "latent_points", "tau", "temperature", "dtype",
+        "full_space", "new_decoder",
+    ]  # fmt: skip
     return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
 
 
@@ -209,10 +212,14 @@ def add_common_options(parser: argparse.ArgumentParser, optional: bool = False) 
         help="K, latent points per plan, each decoded to a decoder's H actions")
     add("--tau", type=float, metavar="TAU",
         help="temperature of the planner's soft top-k; 0 for the hard one")
+    add("--temperature", type=float, metavar="X",
+        help="weight elites by a softmax with this temperature instead, as agents with a value do")
     add("--dtype", choices=["float32", "float16", "bfloat16"],
         help="precision of model rollouts; on a CPU float32, or bfloat16 if it has instructions for it")
     add("--full-space", action="store_const", const=True,
         help="plan over action sequences in the model of a latent controller, as the paper's full CEM does")
+    add("--new-decoder", type=not_negative, metavar="SEED",
+        help="plan in the latent space of an untrained decoder with this seed, to see what training adds")
     add("--snapshot", choices=["best", "last"], default="best",
         help="which weights of a run: best in evaluations, or last (%(default)s)")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto",

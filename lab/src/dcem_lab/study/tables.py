@@ -18,7 +18,7 @@ from dcem_lab.report.documents import NOT_MEASURED, Rows, Tables, rewritten
 from dcem_lab.report.formats import duration, if_number
 from dcem_lab.report.sources import Sources, grouped, read_rows, rows_if_any
 from dcem_lab.study import gymnasium_tasks, headline, optimisers, peers, speed
-from dcem_lab.suite import beside, down_numbers, questions, realtime, walker_starts
+from dcem_lab.suite import beside, down_numbers, parts, questions, realtime, walker_starts
 from dcem_lab.suite import numbers as suite
 from dcem_lab.suite import section as suite_section
 
@@ -193,6 +193,7 @@ TABLES: Tables = {
     "agents": lambda sources: beside.task_rows(sources.results),
     "agents-overall": _agents_overall,
     "agent-episodes": lambda sources: suite.episode_rows(suite.read_evaluations(sources.results, "agent")),
+    "agent-parts": lambda sources: parts.part_rows(sources.results),
     "agent-questions": lambda sources: questions.agent_rows(sources.results),
     "gymnasium": gymnasium_tasks.rows,
     "gymnasium-commands": gymnasium_tasks.commands,

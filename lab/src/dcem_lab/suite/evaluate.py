@@ -13,21 +13,40 @@ import numpy as np
 import torch
 
 from dcem_lab.report.statistics import bootstrap, interquartile_mean
+from dcem_lab.runs import require
 from dcem_lab.runs.files import write_csv
 from dcem_lab.suite import trained
 from dcem_lab.suite.agents import Episode
 from dcem_lab.suite.envs.dmc import probe
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.trained import Trained
+from dcem_lab.suite.untrained import with_new_decoder
 
 _RESAMPLES = 10_000
 
 
-def load(run_or_name: str | Path, device: torch.device, snapshot: str = "best", **changes: Any) -> Trained:
-    """`dcem_lab.suite.trained.load`, on that device and with frozen weights."""
+def load(
+    run_or_name: str | Path,
+    device: torch.device,
+    snapshot: str = "best",
+    full_space: bool = False,
+    new_decoder: int | None = None,
+    **planner: Any,
+) -> Trained:
+    """`dcem_lab.suite.trained.load`, on that device and with frozen weights.
+
+    With ``new_decoder``, a seed, it plans in the latent space of an untrained decoder.
+    """
     if device.type == "cpu":
-        changes = {"dtype": "float32", **changes}  # half precision is slow there
-    found = trained.load(run_or_name, snapshot, **changes).to(device)
+        planner = {"dtype": "float32", **planner}  # half precision is slow there
+    if new_decoder is None:
+        found = trained.load(run_or_name, snapshot, full_space, **planner)
+    else:
+        require(not full_space, "new_decoder", new_decoder, "left out with full_space, which has no decoder")
+        found = with_new_decoder(
+            trained.load(run_or_name, snapshot), new_decoder, str(run_or_name), **planner
+        )
+    found = found.to(device)
     for network in found.networks.values():
         network.requires_grad_(False)
     return found

@@ -24,6 +24,7 @@ class PlannerChanges(Settings):
 
     Attributes:
         samples, elites, iterations, sigma: as in phase 2; null for the source's settings.
+        policy_plans: plans of the policy, at most as many as samples; null for the source's.
         tau: temperature; null for the source's. Must be set if the source plans over action sequences with
             the hard top-k (tau=0), so that gradients flow.
     """
@@ -32,6 +33,7 @@ class PlannerChanges(Settings):
     elites: int | None = setting(None, least=1)
     iterations: int | None = setting(None, least=1)
     sigma: float | None = setting(None, above=0)
+    policy_plans: int | None = setting(None, least=0)
     tau: float | None = setting(None, least=0)
 
     def given(self) -> dict[str, Any]:
