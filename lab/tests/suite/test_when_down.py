@@ -1,6 +1,8 @@
 """What is measured where the walker stays down, with a tiny controller that never gets up."""
 
 import json
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,11 +11,12 @@ pytest.importorskip("dm_control")
 
 from dcem import Decoder
 from dcem_lab.report.sources import read_rows
-from dcem_lab.suite import decoder_when_down, evaluate, plans_when_down
+from dcem_lab.suite import decoder_when_down, evaluate, plans_when_down, taking_over
 from dcem_lab.suite.agents import PlannerConfig
 from dcem_lab.suite.down_numbers import getting_up_rows, promise_rows
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained
+from dcem_lab.suite.where_down import begin, play
 
 PLANNER = PlannerConfig(samples=10, elites=2, iterations=2, horizon=3, tau=0.5)
 FEW = {"samples": 20, "elites": 4}
@@ -112,3 +115,40 @@ def test_tables_count_states_that_are_down_and_walkers_that_are_up(tmp_path):
     before, after = getting_up_rows(tmp_path)
     assert list(before.values()) == ["3", "0", "0.50", "1.80", "1 of 2"]
     assert list(after.values()) == ["3", "40", "0.90", "1.90", "2 of 2"]
+
+
+def test_who_takes_over_continues_the_same_episodes(results, monkeypatch):
+    monkeypatch.setattr(taking_over, "SEARCH", replace(taking_over.SEARCH, n_samples=4, n_elite=2, n_iters=1))
+    folder = taking_over.write("tiny", "latent-dcem", results, 2, 5, 4, 1)
+    rows = read_rows(folder / "tiny.csv")
+    rewards: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        rewards.setdefault((row["decision"], row["controller"], row["episode_seed"]), []).append(
+            float(row["reward"])
+        )
+    assert {who for _, who, _ in rewards} == {
+        *taking_over.takers("tiny", 1),
+        "search around latent DCEM",
+        "search around agent with a value",
+    }
+    assert {key[1:] for key in rewards if "10,000" in key[1]} == {("CEM, 10,000 trajectories", "3")}
+    for seed in ("3", "5"):
+        best = rewards["5", "search around latent DCEM", seed]
+        assert sum(best) >= sum(rewards["5", "latent DCEM", seed][:3])
+
+
+def test_a_moment_is_continued_exactly():
+    trained = tiny()
+    start = begin(trained, [3, 4])
+    whole = play(trained, start, 6)
+    with closing(trained.environment()()) as env:
+        for row in (0, 1):
+            state = start.simulators["envs"][str(row)]
+            true = taking_over.simulated(env, state, whole.actions[:, row])
+            assert torch.equal(true, whole.rewards[:, row])
+    first = play(trained, start, 4).of([1])
+    assert first.seeds == [4]
+    torch.testing.assert_close(first.states(trained.model), whole.of([1]).states(trained.model)[:5])
+    with closing(trained.environment()()) as env:
+        true = taking_over.simulated(env, first.simulators["envs"]["0"], whole.actions[4:, 1])
+    assert torch.equal(true, whole.rewards[4:, 1])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -93,6 +95,25 @@ def _items(value: object) -> Iterable[object]:
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:
     write_json(folder / RECORD, record)
+
+
+@contextmanager
+def recorded(folder: Path, module: str, *names: str, **options: object) -> Iterator[None]:
+    """Run a measurement of `python -m module`, and leave its record in the folder.
+
+    The commit is that of its beginning: later, its own results are changes.
+    """
+    words = list(names)
+    for option, value in options.items():
+        words += [f"--{option}", *map(str, value if isinstance(value, list | tuple) else [value])]
+    record = {
+        "command": " ".join(["python", "-m", module, *words]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        **facts.here(),
+    }
+    began = time.perf_counter()
+    yield
+    write_record(folder, {**record, "wall_seconds": round(time.perf_counter() - began, 3)})
 
 
 def continued_record(folder: Path, config: dict[str, Any]) -> dict[str, Any]:

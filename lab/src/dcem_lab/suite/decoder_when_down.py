@@ -11,27 +11,22 @@ after, the controller plays the first seconds of other episodes that it loses.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
-from dcem_lab.runs import facts
 from dcem_lab.runs.files import write_csv
-from dcem_lab.runs.record import write_record
-from dcem_lab.suite import evaluate
+from dcem_lab.runs.record import recorded
 from dcem_lab.suite.agents.planner import DTYPES, fast_rollout
-from dcem_lab.suite.plans_when_down import RECENT, lost_seeds, played
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.trained import Trained
+from dcem_lab.suite.where_down import LOW, begin, load, lost_seeds, play
 from dcem_lab.training.fit import descend
 
 DOWN_STATES, UP_STATES = 6, 2  # per update
-LOW = 1.0  # of the reward for a decision, at most 2: the walker is down
 LR, CLIP, AVERAGE = 3e-4, 1.0, 0.97
 LOG_EVERY = 20
 
@@ -88,7 +83,6 @@ def write(
     weights: Path | None = None,
 ) -> Path:
     """Curves of the trainings, and rewards before and after; returns their folder."""
-    began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
     lost = lost_seeds(results, controller)
     played_for, trained_on = lost[:episodes], lost[episodes : episodes + others]
     won = [seed for seed in range(min(lost), max(lost)) if seed not in lost][: others // 2]
@@ -96,35 +90,27 @@ def write(
     curve: list[list[object]] = []
     rows: list[list[object]] = []
 
-    def load() -> Trained:
-        return evaluate.load(name, torch.device("cpu"), dtype="bfloat16")
-
-    def play(trained: Trained, done: int) -> None:
-        rewards = played(trained, played_for, decisions)[1][-RECENT:].mean(dim=0)
+    def evaluate(trained: Trained, done: int) -> None:
+        rewards = play(trained, begin(trained, played_for), decisions).recent()
         for seed, reward in zip(played_for, rewards.tolist(), strict=True):
             rows.append([trained.planner.latent_points, done, seed, decisions, f"{reward:.3f}"])
         write_csv(folder / f"{name}.csv", GETTING_UP, rows)
 
-    states, rewards = played(load(), trained_on + won, decisions)
-    is_down = rewards.flatten() < LOW
-    states = states[:-1].flatten(0, 1)
-    for points, most in zip((1, 3), updates, strict=True):
-        trained = longer(load(), points)
-        play(trained, 0)
-        for done, *promises in learn(trained, states[is_down], states[~is_down], most):
-            curve.append([points, done, *(f"{x:.3f}" for x in promises)])
-            write_csv(folder / f"{name}-training.csv", CURVE, curve)
-        play(trained, most)
-        if weights is not None:
-            trained.ship(f"{name}-{points}", weights)
-    record = {
-        "command": f"python -m {__spec__.name} {name} --controller {controller} --episodes {episodes} "
-        f"--others {others} --decisions {decisions} --updates {' '.join(map(str, updates))}",
-        "started": started,
-        **facts.here(),
-        "wall_seconds": round(time.perf_counter() - began, 3),
-    }
-    write_record(folder, record)
+    options = {"controller": controller, "episodes": episodes, "others": others, "decisions": decisions}
+    with recorded(folder, __spec__.name, name, **options, updates=updates):
+        trained = load(name)
+        moment = play(trained, begin(trained, trained_on + won), decisions)
+        is_down = moment.rewards.flatten() < LOW
+        states = moment.states(trained.model)[:-1].flatten(0, 1)
+        for points, most in zip((1, 3), updates, strict=True):
+            trained = longer(load(name), points)
+            evaluate(trained, 0)
+            for done, *promises in learn(trained, states[is_down], states[~is_down], most):
+                curve.append([points, done, *(f"{x:.3f}" for x in promises)])
+                write_csv(folder / f"{name}-training.csv", CURVE, curve)
+            evaluate(trained, most)
+            if weights is not None:
+                trained.ship(f"{name}-{points}", weights)
     return folder
 
 
