@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 from dcem import DCEM, Gaussian, minimize
 from dcem_lab.runs.files import write_csv
 from dcem_lab.runs.record import recorded
+from dcem_lab.suite.down_numbers import ITSELF
 from dcem_lab.suite.envs.dmc import ControlEnv
 from dcem_lab.suite.trained import Trained
 from dcem_lab.suite.where_down import LOW, Moment, begin, load, lost_seeds, play
@@ -29,7 +30,7 @@ CEM: dict[str, Any] = {"full_space": True, "samples": 100, "elites": 10, "iterat
 SEARCH = DCEM(
     n_samples=200, n_elite=20, n_iters=6, tau=0.0, distribution=Gaussian(sigma=0.4, bounds=(-1.0, 1.0))
 )
-ITSELF, WITH_VALUE = "latent DCEM", "agent with a value"
+WITH_VALUE = "agent with a value"
 
 
 def takers(name: str, few: int) -> dict[str, tuple[str, dict[str, Any], int | None]]:
