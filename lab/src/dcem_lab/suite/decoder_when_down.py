@@ -10,7 +10,6 @@ plays the first seconds of evaluation episodes that it had lost and won, and bef
 
 from __future__ import annotations
 
-import argparse
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,7 +27,7 @@ from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.trained import Trained
 from dcem_lab.suite.walker_starts import angles
-from dcem_lab.suite.where_down import CPU, begin, load, lost_seeds, play
+from dcem_lab.suite.where_down import CPU, arguments, begin, load, lost_seeds, play
 from dcem_lab.training.fit import descend
 
 ENVIRONMENTS, LENGTH = 8, 60  # decisions in an episode
@@ -104,7 +103,7 @@ def write(
     lost: int,
     won: int,
     decisions: int,
-    weights: Path | None = None,
+    weights: Path,
 ) -> Path:
     """The curve of the training, and rewards before and after; returns their folder."""
     down, folder = lost_seeds(results, controller), results / "dmc" / "getting-up"
@@ -123,27 +122,21 @@ def write(
         for done, *means in learn(trained, steps):
             curve.append([points, done, *(f"{x:.3f}" for x in means)])
             write_csv(folder / f"{name}-training.csv", CURVE, curve)
-        if weights is not None:
-            trained.ship(f"{name}-{points}", weights)
+        trained.ship(f"{name}-{points}", weights)
         for start in seeds:
             evaluate(trained, steps, start)
         evaluate(load(name, latent_points=points), 0, "lost")
     return folder
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the walker's decoder to get up.")
-    parser.add_argument("name", nargs="?", default="walker-walk-dcem", help="weights of a latent controller")
-    parser.add_argument("--controller", default="latent-dcem", help="its name in the table of evaluations")
-    parser.add_argument("--points", type=int, default=2, help="latent points in a plan")
-    parser.add_argument("--steps", type=int, default=240, help="of all environments")
-    parser.add_argument("--lost", type=int, default=12, help="lost episodes to play")
-    parser.add_argument("--won", type=int, default=6, help="others")
-    parser.add_argument("--decisions", type=int, default=80, help="in each of them")
-    parser.add_argument("--results", type=Path, default=Path("lab/results"))
-    parser.add_argument("--weights", type=Path, help="a folder for the trained weights")
-    print(f"wrote {write(**vars(parser.parse_args()))}")
-
-
 if __name__ == "__main__":
-    main()
+    given = arguments(
+        "Train the walker's decoder to get up.",
+        points=2,
+        steps=120,
+        lost=8,
+        won=4,
+        decisions=60,
+        weights=Path("out/weights"),
+    )
+    print(f"wrote {write(**given)}")

@@ -65,7 +65,7 @@ def taking_over_rows(results: Path) -> Rows:
         sums = {seed: np.cumsum(numbers, axis=0) for seed, numbers in episodes.items()}
         own = {seed: np.cumsum(rewards[decision, ITSELF][seed], axis=0) for seed in sums}
         line = {"from decision": decision, "who goes on": who, "episodes": str(len(sums))}
-        for h in (12, 24, 36, 60):
+        for h in (12, 24, 36, 48):
             enough = [x[h - 1] for x in sums.values() if len(x) >= h]
             true, promise = np.median(enough, axis=0) if enough else (0.0, 0.0)
             line[f"{h} decisions"] = f"{true:.1f} ({promise:.1f})" if enough else "–"

@@ -10,7 +10,6 @@ also refined by gradient descent over its actions: how much more does the model 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from dcem_lab.runs.record import recorded
 from dcem_lab.suite.agents.planner import DTYPES, fast_rollout
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.trained import Trained
-from dcem_lab.suite.where_down import begin, load, lost_seeds, play
+from dcem_lab.suite.where_down import arguments, begin, load, lost_seeds, play
 
 MANY: dict[str, Any] = {"samples": 1000, "elites": 100, "iterations": 10}
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -100,16 +99,11 @@ def write(
     return folder
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What plans promise where the walker stays down, as a CSV.")
-    parser.add_argument("name", nargs="?", default="walker-walk-dcem", help="weights of a latent controller")
-    parser.add_argument("--controller", default="latent-dcem", help="its name in the table of evaluations")
-    parser.add_argument("--episodes", type=int, default=12)
-    parser.add_argument("--decisions", type=int, default=100)
-    parser.add_argument("--horizons", type=int, nargs="+", default=[12, 24, 36])
-    parser.add_argument("--results", type=Path, default=Path("lab/results"))
-    print(f"wrote {write(**vars(parser.parse_args()))}")
-
-
 if __name__ == "__main__":
-    main()
+    given = arguments(
+        "What plans promise where the walker stays down, as a CSV.",
+        episodes=12,
+        decisions=100,
+        horizons=[12, 24, 36],
+    )
+    print(f"wrote {write(**given)}")

@@ -2,14 +2,13 @@
 
     python -m dcem_lab.suite.taking_over
 
-writes a CSV with every reward of the next three seconds, from the start of lost episodes and from where the
+writes a CSV with every reward of the next seconds, from the start of lost episodes and from where the
 controller sits, and what the controller's model predicts for the same actions. There, too, sequences of
 twelve actions, as many as it plans, are searched for in the simulator itself, around those that were taken.
 """
 
 from __future__ import annotations
 
-import argparse
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,24 +22,19 @@ from dcem_lab.runs.record import recorded
 from dcem_lab.suite.down_numbers import ITSELF
 from dcem_lab.suite.envs.dmc import ControlEnv
 from dcem_lab.suite.trained import Trained
-from dcem_lab.suite.where_down import LOW, Moment, begin, load, lost_seeds, play
+from dcem_lab.suite.where_down import LOW, Moment, arguments, begin, load, lost_seeds, play
 
 COLUMNS = ["decision", "controller", "episode_seed", "later", "reward", "promise"]
-CEM: dict[str, Any] = {"full_space": True, "samples": 100, "elites": 10, "iterations": 10}
-SEARCH = DCEM(
-    n_samples=200, n_elite=20, n_iters=6, tau=0.0, distribution=Gaussian(sigma=0.4, bounds=(-1.0, 1.0))
-)
 WITH_VALUE = "agent with a value"
-
-
-def takers(name: str, few: int) -> dict[str, tuple[str, dict[str, Any], int | None]]:
-    """Who takes over: weights, changes to them, and on how many episodes, None for all."""
-    return {
-        ITSELF: (name, {}, None),
-        WITH_VALUE: ("walker-walk-value", {}, None),
-        "CEM, 1,000 trajectories": (name, CEM, None),
-        "CEM, 10,000 trajectories": (name, {"full_space": True}, few),
-    }
+TAKERS: dict[str, tuple[str | None, dict[str, Any]]] = {
+    ITSELF: (None, {}),
+    WITH_VALUE: ("walker-walk-value", {}),
+    "CEM, same model": (None, {"full_space": True, "samples": 100, "elites": 10}),
+}
+"""Who takes over: weights, None for the same ones, and changes to how they plan."""
+SEARCH = DCEM(
+    n_samples=100, n_elite=10, n_iters=4, tau=0.0, distribution=Gaussian(sigma=0.4, bounds=(-1.0, 1.0))
+)
 
 
 @torch.no_grad()
@@ -70,9 +64,7 @@ def searched(env: ControlEnv, state: dict[str, Any], around: Tensor, seed: int) 
     return max(found.x, around, key=lambda actions: simulated(env, state, actions).sum().item())
 
 
-def write(
-    name: str, controller: str, results: Path, episodes: int, decisions: int, later: int, few: int
-) -> Path:
+def write(name: str, controller: str, results: Path, episodes: int, decisions: int, later: int) -> Path:
     """Rewards of all who take over, at the starts and after so many decisions; returns the folder."""
     folder, rows = results / "dmc" / "taking-over", list[list[object]]()
     options = {"controller": controller, "episodes": episodes, "decisions": decisions}
@@ -86,40 +78,26 @@ def write(
                 rows.append([len(moment.actions), who, seed, t, *(f"{x:.3f}" for x in numbers)])
         write_csv(folder / f"{name}.csv", COLUMNS, rows)
 
-    with recorded(folder, __spec__.name, name, **options, later=later, few=few):
+    with recorded(folder, __spec__.name, name, **options, later=later):
         start = begin(trained, seeds)
         seat = play(trained, start, decisions)
         down = [row for row, reward in enumerate(seat.recent().tolist()) if reward < LOW]
         for moment in (seat.of(down), start):
-            for who, (weights, changes, most) in takers(name, few).items():
-                here = moment.of([*range(len(moment.seeds))][:most])
-                past = len(here.actions)
-                if most is not None and not past:
-                    continue  # the most expensive one only where it matters
+            past = len(moment.actions)
+            for who, (weights, changes) in TAKERS.items():
                 played = who == ITSELF and not past
-                after = seat if played else play(load(weights, **changes), here, later)
-                keep(who, here, after.actions[past : past + later], after.rewards[past : past + later])
+                after = seat if played else play(load(weights or name, **changes), moment, later)
+                keep(who, moment, after.actions[past : past + later], after.rewards[past : past + later])
                 if past and who in (ITSELF, WITH_VALUE):
                     with closing(trained.environment()()) as env:
-                        states = [here.simulators["envs"][str(i)] for i in range(len(here.seeds))]
+                        states = [moment.simulators["envs"][str(i)] for i in range(len(moment.seeds))]
                         taken = after.actions[past : past + horizon].unbind(dim=1)
                         best = [searched(env, *pair, 0) for pair in zip(states, taken, strict=True)]
                         true = [simulated(env, *pair) for pair in zip(states, best, strict=True)]
-                    keep(f"search around {who}", here, torch.stack(best, dim=1), torch.stack(true, dim=1))
+                    keep(f"search around {who}", moment, torch.stack(best, dim=1), torch.stack(true, dim=1))
     return folder
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="When getting up pays for the walker, as a CSV.")
-    parser.add_argument("name", nargs="?", default="walker-walk-dcem", help="weights of a latent controller")
-    parser.add_argument("--controller", default="latent-dcem", help="its name in the table of evaluations")
-    parser.add_argument("--episodes", type=int, default=15)
-    parser.add_argument("--decisions", type=int, default=100, help="until others take over")
-    parser.add_argument("--later", type=int, default=60, help="decisions that they make")
-    parser.add_argument("--few", type=int, default=3, help="episodes for CEM with 10,000 trajectories")
-    parser.add_argument("--results", type=Path, default=Path("lab/results"))
-    print(f"wrote {write(**vars(parser.parse_args()))}")
-
-
 if __name__ == "__main__":
-    main()
+    given = arguments("When getting up pays for the walker, as a CSV.", episodes=14, decisions=100, later=48)
+    print(f"wrote {write(**given)}")

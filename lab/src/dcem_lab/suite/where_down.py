@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,17 @@ from dcem_lab.suite.walker_starts import DOWN, TASK
 CPU = torch.device("cpu")
 LOW = 1.0  # of the reward for a decision, at most 2: the walker is down
 RECENT = 20  # decisions that the reward is the mean of
+
+
+def arguments(description: str, **defaults: int | list[int] | Path) -> dict[str, Any]:
+    """Those of a command that measures something there: what all have, and options with these defaults."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("name", nargs="?", default="walker-walk-dcem", help="weights of a latent controller")
+    parser.add_argument("--controller", default="latent-dcem", help="its name in the table of evaluations")
+    for name, default in {"results": Path("lab/results"), **defaults}.items():
+        kind, many = (type(default[0]), "+") if isinstance(default, list) else (type(default), None)
+        parser.add_argument(f"--{name}", type=kind, nargs=many, default=default, help="(%(default)s)")
+    return vars(parser.parse_args())
 
 
 def lost_seeds(results: Path, controller: str) -> list[int]:
