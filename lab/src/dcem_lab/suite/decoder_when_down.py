@@ -133,9 +133,9 @@ if __name__ == "__main__":
     given = arguments(
         "Train the walker's decoder to get up.",
         points=2,
-        steps=120,
-        lost=8,
-        won=4,
+        steps=240,
+        lost=12,
+        won=6,
         decisions=60,
         weights=Path("out/weights"),
     )
