@@ -100,9 +100,9 @@ def test_trainings_are_written_with_rewards_before_and_after(results, tmp_path):
 
 def test_tables_count_states_that_are_down_and_walkers_that_are_up(tmp_path):
     assert promise_rows(tmp_path) == getting_up_rows(tmp_path) == []
-    down, up = tmp_path / "dmc/down", tmp_path / "dmc/getting-up"
+    down, up = tmp_path / "dmc/down", tmp_path / "dmc/getting-up/points-2"
     down.mkdir(parents=True)
-    up.mkdir()
+    up.mkdir(parents=True)
     (down / "walker-walk-dcem.csv").write_text(
         "episode_seed,decision,reward,horizon,search,promise,refined\n"
         "1,9,0.4,12,latent,5,6\n2,9,1.9,12,latent,23,24\n3,9,0.2,12,latent,6,7\n"

@@ -106,7 +106,7 @@ def write(
     weights: Path,
 ) -> Path:
     """The curve of the training, and rewards before and after; returns their folder."""
-    down, folder = lost_seeds(results, controller), results / "dmc" / "getting-up"
+    down, folder = lost_seeds(results, controller), results / "dmc" / "getting-up" / f"points-{points}"
     seeds = {"lost": down[:lost], "won": [x for x in range(down[0], down[-1]) if x not in down][:won]}
     curve, rows = list[list[object]](), list[list[object]]()
 

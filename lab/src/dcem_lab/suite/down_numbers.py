@@ -33,7 +33,8 @@ def promise_rows(results: Path) -> Rows:
 
 def getting_up_rows(results: Path) -> Rows:
     """How many are up, from starts that the shipped controller lost and won, before and after training."""
-    rows = rows_if_any(results / "dmc" / "getting-up" / f"{NAME}.csv")
+    files = sorted((results / "dmc" / "getting-up").glob(f"points-*/{NAME}.csv"))
+    rows = [row for path in files for row in rows_if_any(path)]
     found: Rows = []
     for points, steps in dict.fromkeys((row["latent_points"], row["steps"]) for row in rows):
         line = {"latent points": points, "steps of training": steps}
