@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dcem_lab.runs import RunError, load_checkpoint, read_record, read_records
+from dcem_lab.runs import RunError, facts, load_checkpoint, read_record, read_records
 from dcem_lab.runs.record import continued_record, recorded
 from toy.experiment import Config
 from toy.training import train
@@ -119,12 +119,17 @@ def test_a_run_killed_before_its_record_can_begin_again(tmp_path):
     assert read_record(tmp_path)["status"] == "finished"
 
 
-def test_a_measurement_is_recorded_unless_it_fails(tmp_path):
-    with pytest.raises(ArithmeticError), recorded(tmp_path, "python -m measure"):
-        raise ArithmeticError
-    assert list(tmp_path.iterdir()) == []
-    with recorded(tmp_path, "python -m measure") as record:
+def test_a_measurement_is_recorded_with_its_command_and_the_commit_of_its_beginning(tmp_path, monkeypatch):
+    now = {"commit": "a", "dirty": False}
+    monkeypatch.setattr(facts, "commit", lambda: dict(now))
+    with recorded(tmp_path, "some.module", "name", seed=3, horizons=[12, 24]) as record:
         record["length"] = 3
-    written = json.loads((tmp_path / "run.json").read_text())
-    assert (written["command"], written["length"]) == ("python -m measure", 3)
-    assert {"started", "commit", "versions", "machine"} <= written.keys() and written["wall_seconds"] >= 0
+        now["dirty"] = True  # its results lie in the tree
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["length"] == 3
+    assert record["command"] == "python -m some.module name --seed 3 --horizons 12 24"
+    assert (record["commit"], record["dirty"]) == ("a", False)
+    assert record["wall_seconds"] >= 0
+    with pytest.raises(ZeroDivisionError), recorded(tmp_path / "failed", "some.module"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "failed").exists()

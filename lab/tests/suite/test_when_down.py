@@ -1,6 +1,9 @@
 """What is measured where the walker stays down, with a tiny controller that never gets up."""
 
 import json
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -9,11 +12,13 @@ pytest.importorskip("dm_control")
 
 from dcem import Decoder
 from dcem_lab.report.sources import read_rows
-from dcem_lab.suite import decoder_when_down, evaluate, plans_when_down
+from dcem_lab.suite import decoder_when_down, evaluate, plans_when_down, taking_over
 from dcem_lab.suite.agents import PlannerConfig
-from dcem_lab.suite.down_numbers import getting_up_rows, promise_rows
+from dcem_lab.suite.down_numbers import getting_up_rows, promise_rows, taking_over_rows
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained
+from dcem_lab.suite.walker_starts import angles
+from dcem_lab.suite.where_down import begin, play
 
 PLANNER = PlannerConfig(samples=10, elites=2, iterations=2, horizon=3, tau=0.5)
 FEW = {"samples": 20, "elites": 4}
@@ -63,12 +68,12 @@ def test_the_promise_is_the_models_and_short_plans_are_repeated():
     torch.testing.assert_close(plans_when_down.promised(trained, states, found, steps=0)[0], total)
 
 
-def test_a_decoder_learns_what_the_model_promises():
-    trained = decoder_when_down.longer(tiny(), points=2)
+def test_a_decoder_learns_what_the_model_promises(monkeypatch):
+    monkeypatch.setattr(decoder_when_down, "LENGTH", 10)
+    trained = replace(tiny(), planner=replace(PLANNER, latent_points=2))
     assert trained.decoder is not None
     before = [x.clone() for x in trained.decoder.parameters()]
-    states = trained.model.initial(torch.randn(30, 24))
-    lines = list(decoder_when_down.learn(trained, states[:20], states[20:], 45))
+    lines = list(decoder_when_down.learn(trained, 45))
     assert [line[0] for line in lines] == [20, 40, 45]
     assert lines[-1][1] > lines[0][1]
     after = list(trained.decoder.parameters())
@@ -76,25 +81,28 @@ def test_a_decoder_learns_what_the_model_promises():
     assert not any(x.requires_grad for x in after)
 
 
-def test_trainings_are_written_with_rewards_before_and_after(results, monkeypatch):
-    monkeypatch.setattr(decoder_when_down, "LOW", 0.05)  # a controller that never walks has no other states
-    folder = decoder_when_down.write("tiny", "latent-dcem", results, 2, 2, 30, [1, 2])
+def test_it_learns_in_other_episodes_most_of_which_begin_backwards():
+    seeds = [*islice(decoder_when_down.starts(), 40)]
+    assert seeds[0] >= decoder_when_down.FIRST
+    assert len({*seeds}) == 40
+    assert 20 < sum(angle <= 0 for angle in angles(seeds)) < 40
+
+
+def test_trainings_are_written_with_rewards_before_and_after(results, tmp_path):
+    folder = decoder_when_down.write("tiny", "latent-dcem", results, 2, 2, 2, 1, 3, tmp_path / "weights")
     rows = read_rows(folder / "tiny.csv")
-    assert {(row["latent_points"], row["updates"]) for row in rows} == {
-        ("1", "0"),
-        ("1", "1"),
-        ("3", "0"),
-        ("3", "2"),
-    }
-    assert {row["episode_seed"] for row in rows} == {"3", "5"}
-    assert [row["updates"] for row in read_rows(folder / "tiny-training.csv")] == ["1", "2"]
+    found = {(row["steps"], row["start"], row["episode_seed"]) for row in rows}
+    lost = {(steps, "lost", seed) for steps in "02" for seed in "35"}
+    assert found == {*lost, ("2", "won", "4")}
+    assert [row["steps"] for row in read_rows(folder / "tiny-training.csv")] == ["2"]
+    assert (tmp_path / "weights/tiny-2.safetensors").exists()
 
 
 def test_tables_count_states_that_are_down_and_walkers_that_are_up(tmp_path):
     assert promise_rows(tmp_path) == getting_up_rows(tmp_path) == []
-    down, up = tmp_path / "dmc/down", tmp_path / "dmc/getting-up"
+    down, up = tmp_path / "dmc/down", tmp_path / "dmc/getting-up/points-2"
     down.mkdir(parents=True)
-    up.mkdir()
+    up.mkdir(parents=True)
     (down / "walker-walk-dcem.csv").write_text(
         "episode_seed,decision,reward,horizon,search,promise,refined\n"
         "1,9,0.4,12,latent,5,6\n2,9,1.9,12,latent,23,24\n3,9,0.2,12,latent,6,7\n"
@@ -104,11 +112,71 @@ def test_tables_count_states_that_are_down_and_walkers_that_are_up(tmp_path):
         {"search": "latent", "12 actions": "5.5 (6.5)", "24 actions": "9.0 (9.0)", "states": "2"}
     ]
     (up / "walker-walk-dcem.csv").write_text(
-        "latent_points,updates,episode_seed,decisions,reward\n3,0,1,9,0.4\n3,0,2,9,1.9\n3,40,1,9,1.7\n3,40,2,9,2\n"
+        "latent_points,steps,start,episode_seed,decisions,reward\n"
+        "2,40,lost,1,9,1.7\n2,40,lost,2,9,2\n2,40,won,4,9,1.9\n2,0,lost,1,9,0.4\n2,0,lost,2,9,1.9\n"
     )
-    (up / "walker-walk-dcem-training.csv").write_text(
-        "latent_points,updates,promise_down,promise_up\n3,20,0.5,1.8\n3,40,0.9,1.9\n"
-    )
-    before, after = getting_up_rows(tmp_path)
-    assert list(before.values()) == ["3", "0", "0.50", "1.80", "1 of 2"]
-    assert list(after.values()) == ["3", "40", "0.90", "1.90", "2 of 2"]
+    after, before = getting_up_rows(tmp_path)
+    assert list(after.values()) == ["2", "40", "2 of 2", "1 of 1"]
+    assert list(before.values()) == ["2", "0", "1 of 2", "–"]
+
+
+def test_who_takes_over_continues_the_same_episodes(results, monkeypatch):
+    monkeypatch.setattr(taking_over, "SEARCH", replace(taking_over.SEARCH, n_samples=4, n_elite=2, n_iters=1))
+    folder = taking_over.write("tiny", "latent-dcem", results, 2, 5, 4)
+    rows = read_rows(folder / "tiny.csv")
+    rewards: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        rewards.setdefault((row["decision"], row["controller"], row["episode_seed"]), []).append(
+            float(row["reward"])
+        )
+    assert {who for _, who, _ in rewards} == {
+        *taking_over.TAKERS,
+        "search around latent DCEM",
+        "search around agent with a value",
+    }
+    for seed in ("3", "5"):
+        best = rewards["5", "search around latent DCEM", seed]
+        assert sum(best) >= sum(rewards["5", "latent DCEM", seed][:3])
+
+
+def test_a_moment_is_continued_exactly():
+    trained = tiny()
+    start = begin(trained, [3, 4])
+    whole = play(trained, start, 6)
+    with closing(trained.environment()()) as env:
+        for row in (0, 1):
+            state = start.simulators["envs"][str(row)]
+            true = taking_over.simulated(env, state, whole.actions[:, row])
+            assert torch.equal(true, whole.rewards[:, row])
+    first = play(trained, start, 4).of([1])
+    assert first.seeds == [4]
+    torch.testing.assert_close(first.states(trained.model), whole.of([1]).states(trained.model)[:5])
+    with closing(trained.environment()()) as env:
+        true = taking_over.simulated(env, first.simulators["envs"]["0"], whole.actions[4:, 1])
+    assert torch.equal(true, whole.rewards[4:, 1])
+
+
+def test_the_table_says_when_getting_up_pays(tmp_path):
+    assert taking_over_rows(tmp_path) == []
+    folder = tmp_path / "dmc/taking-over"
+    folder.mkdir(parents=True)
+    rewards = {
+        ("latent DCEM", "1"): [0.5] * 12,
+        ("latent DCEM", "2"): [0.5] * 12,
+        ("slow", "1"): [0.0] * 6 + [2.0] * 6,  # 4 against 4 after 8 decisions
+        ("slow", "2"): [0.0] * 12,
+        ("at once", "1"): [1.0] * 12,
+        ("short", "2"): [0.6] * 3,
+    }
+    lines = [
+        f"100,{who},{seed},{t},{reward},0.25"
+        for (who, seed), numbers in rewards.items()
+        for t, reward in enumerate(numbers, 1)
+    ]
+    header = "decision,controller,episode_seed,later,reward,promise"
+    (folder / "walker-walk-dcem.csv").write_text("\n".join([header, *lines]) + "\n")
+    itself, slow, at_once, short = taking_over_rows(tmp_path)
+    assert list(itself.values()) == ["100", "latent DCEM", "2", "6.0 (3.0)", "–", "–", "–", "–"]
+    assert (slow["12 decisions"], slow["ahead for good from"]) == ("6.0 (3.0)", "9, 9, 9 (1 of 2)")
+    assert at_once["ahead for good from"] == "1, 1, 1 (1 of 1)"
+    assert (short["12 decisions"], short["ahead for good from"]) == ("–", "1, 1, 1 (1 of 1)")

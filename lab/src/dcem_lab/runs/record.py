@@ -90,15 +90,18 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
 
 
 @contextmanager
-def recorded(folder: Path, command: str) -> Iterator[dict[str, Any]]:
-    """Records in `folder` what is measured inside: the command, when and where it ran, and for how long.
+def recorded(folder: Path, module: str, *names: str, **options: object) -> Iterator[dict[str, Any]]:
+    """Records in `folder` a measurement of `python -m module`, to which other results may be added.
 
-    Other results may be put into the record. Nothing is written where the inside fails.
+    The commit is that of its beginning: later, its own results are changes. Nothing is written if it fails.
     """
-    began, started, record = time.perf_counter(), _now(), {"command": command}
+    words = list(names)
+    for option, value in options.items():
+        words += [f"--{option}", *map(str, value if isinstance(value, list | tuple) else [value])]
+    command, here, began = " ".join(["python", "-m", module, *words]), facts.here(), time.perf_counter()
+    record: dict[str, Any] = {"command": command, "started": _now()}
     yield record
-    seconds = round(time.perf_counter() - began, 3)
-    write_record(folder, {**record, "started": started, **facts.here(), "wall_seconds": seconds})
+    write_record(folder, record | here | {"wall_seconds": round(time.perf_counter() - began, 3)})
 
 
 def continued_record(folder: Path, config: dict[str, Any]) -> dict[str, Any]:

@@ -188,6 +188,7 @@ TABLES: Tables = {
     "ppo-questions": lambda sources: questions.ppo_rows(sources.results),
     "starts": lambda sources: walker_starts.start_rows(sources.results),
     "promises": lambda sources: down_numbers.promise_rows(sources.results),
+    "taking-over": lambda sources: down_numbers.taking_over_rows(sources.results),
     "getting-up": lambda sources: down_numbers.getting_up_rows(sources.results),
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
     "agents": lambda sources: beside.task_rows(sources.results),

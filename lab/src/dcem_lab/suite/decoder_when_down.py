@@ -1,77 +1,94 @@
-"""Can the walker's decoder learn to get up? It is trained alone on the states in which it stays down.
+"""Can the walker's decoder learn to get up? It is trained with longer plans, in episodes of its own.
 
     python -m dcem_lab.suite.decoder_when_down
 
-A diagnosis in half an hour on a CPU, not the paper's phase 2: the model is frozen, no data is collected on
-the way, and the gradient skips the search (`decoder.backward=detach`). Most states of a batch have a low
-reward. It is done with plans of one latent point, as the decoder was made, and of three in a row. Before and
-after, the controller plays the first seconds of other episodes that it loses.
+The paper's phase 2 in small, for a CPU: online, but the model is frozen, the decoder begins as it ships, and
+the gradient skips the search (`decoder.backward=detach`). Every plan that is made to act is also learned
+from. Episodes are short and begin with a torso turned backwards three times of four. The controller then
+plays the first seconds of evaluation episodes that it had lost and won, and before training of lost ones.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime
+from contextlib import closing
+from itertools import count, cycle, islice, tee
 from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
-from dcem_lab.runs import facts
 from dcem_lab.runs.files import write_csv
-from dcem_lab.runs.record import write_record
-from dcem_lab.suite import evaluate
+from dcem_lab.runs.record import recorded
+from dcem_lab.suite.agents.controller import on_device
 from dcem_lab.suite.agents.planner import DTYPES, fast_rollout
-from dcem_lab.suite.plans_when_down import RECENT, lost_seeds, played
+from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.trained import Trained
+from dcem_lab.suite.walker_starts import angles
+from dcem_lab.suite.where_down import CPU, arguments, begin, load, lost_seeds, play
 from dcem_lab.training.fit import descend
 
-DOWN_STATES, UP_STATES = 6, 2  # per update
-LOW = 1.0  # of the reward for a decision, at most 2: the walker is down
-LR, CLIP, AVERAGE = 3e-4, 1.0, 0.97
+ENVIRONMENTS, LENGTH = 8, 60  # decisions in an episode
+UPDATES, BATCH, KEPT = 4, 32, 250  # per step of all environments, plans in each, steps to draw them from
+LR, CLIP, AVERAGE = 3e-4, 1.0, 0.99
 LOG_EVERY = 20
+FIRST = 20_000  # seed of an episode to learn in; evaluations have others
+CURVE = ["latent_points", "steps", "promise", "reward"]
+GETTING_UP = ["latent_points", "steps", "start", "episode_seed", "decisions", "reward"]
 
 
-def longer(trained: Trained, points: int) -> Trained:
-    """The same controller with plans of so many latent points."""
-    return replace(trained, planner=replace(trained.planner, latent_points=points))
+def starts() -> Iterator[int]:
+    """Seeds of episodes: all whose torso is turned backwards at the start, and one of four others."""
+    others, (seeds, again) = cycle([True, False, False, False]), tee(count(FIRST))
+    for seed, angle in zip(seeds, angles(again), strict=False):
+        if angle <= 0 or next(others):
+            yield seed
 
 
-def learn(trained: Trained, down: Tensor, up: Tensor, updates: int) -> Iterator[tuple[int, float, float]]:
+def learn(trained: Trained, steps: int) -> Iterator[tuple[int, float, float]]:
     """Train the decoder in place, which ends as the moving average of its weights.
 
-    Yields updates and the mean promise per decision since the last line, from states of either kind.
+    Yields steps, and means since the last line: of the promise per decision of the plans learned from, and of
+    the reward in the last third of episodes.
     """
-    generator, decoder = Generator().manual_seed(0), trained.decoder
+    model, decoder, generator = trained.model, trained.decoder, Generator().manual_seed(0)
     assert decoder is not None
     parameters: list[Tensor] = list(decoder.requires_grad_(True).parameters())
     averages = [x.detach().clone() for x in parameters]
     optimizer = torch.optim.Adam(parameters, LR)
-    planner, imagination = trained.planner, FrozenRollout(trained.model)
-    search = planner.mpc(trained.model, fast_rollout(trained.model, DTYPES[planner.dtype]), decoder)
-    found = []
-    for update in range(1, updates + 1):
-        states = torch.cat(
-            [
-                x[torch.randint(len(x), (n,), generator=generator)]
-                for n, x in ((DOWN_STATES, down), (UP_STATES, up))
-            ]
-        )
-        with torch.no_grad():
-            z = search(states, generator=generator, cost=False).latent
-        actions = search.decoder(z)
-        cost = imagination.sequence_cost(states, actions.unsqueeze(1)).squeeze(1)
-        descend(cost.mean(), parameters, optimizer, CLIP)
-        torch._foreach_lerp_(averages, [x.detach() for x in parameters], 1 - AVERAGE)
-        found.append(-cost.detach() / actions.shape[-2])
-        if update % LOG_EVERY == 0 or update == updates:
-            promises = torch.stack(found)
-            yield update, promises[:, :DOWN_STATES].mean().item(), promises[:, DOWN_STATES:].mean().item()
-            found = []
+    imagination = FrozenRollout(model)
+    search = trained.planner.mpc(model, fast_rollout(model, DTYPES[trained.planner.dtype]), decoder)
+    plans: deque[tuple[Tensor, Tensor]] = deque(maxlen=KEPT)
+    promises, rewards, seeds = list[float](), list[Tensor](), starts()
+    with closing(ParallelEnv(trained.environment(), ENVIRONMENTS)) as envs:
+        state = model.initial(on_device(envs.reset(seed=[*islice(seeds, ENVIRONMENTS)])[0], CPU))
+        age = torch.arange(ENVIRONMENTS) * LENGTH // ENVIRONMENTS  # so that they do not end together
+        for step in range(1, steps + 1):
+            with torch.no_grad():
+                plan = search(state, generator=generator, cost=False)
+                plans.append((state, plan.latent))
+                observation, reward, *_ = envs.step(plan.action.numpy())
+                state = model.observe(state, plan.action, on_device(observation, CPU))
+            rewards.append(torch.from_numpy(reward)[age >= LENGTH * 2 // 3])
+            age += 1
+            if (over := age >= LENGTH).any():
+                fresh = [next(seeds) if ended else None for ended in over]
+                observation, _ = envs.reset(seed=fresh, options={"reset_mask": over.numpy()})
+                state = torch.where(over.unsqueeze(-1), model.initial(on_device(observation, CPU)), state)
+                age[over] = 0
+            states, latent = (torch.cat(x) for x in zip(*plans, strict=True))
+            for _ in range(UPDATES):
+                rows = torch.randint(len(states), (BATCH,), generator=generator)
+                actions = search.decoder(latent[rows])
+                cost = imagination.sequence_cost(states[rows], actions.unsqueeze(1)).mean()
+                descend(cost, parameters, optimizer, CLIP)
+                torch._foreach_lerp_(averages, [x.detach() for x in parameters], 1 - AVERAGE)
+                promises.append(-cost.item() / actions.shape[-2])
+            if step % LOG_EVERY == 0 or step == steps:
+                yield step, sum(promises) / len(promises), torch.cat(rewards).mean().item()
+                promises, rewards = [], []
     with torch.no_grad():
         torch._foreach_copy_(parameters, averages)
     decoder.requires_grad_(False)
@@ -81,69 +98,45 @@ def write(
     name: str,
     controller: str,
     results: Path,
-    episodes: int,
-    others: int,
+    points: int,
+    steps: int,
+    lost: int,
+    won: int,
     decisions: int,
-    updates: list[int],
-    weights: Path | None = None,
+    weights: Path,
 ) -> Path:
-    """Curves of the trainings, and rewards before and after; returns their folder."""
-    began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-    lost = lost_seeds(results, controller)
-    played_for, trained_on = lost[:episodes], lost[episodes : episodes + others]
-    won = [seed for seed in range(min(lost), max(lost)) if seed not in lost][: others // 2]
-    folder = results / "dmc" / "getting-up"
-    curve: list[list[object]] = []
-    rows: list[list[object]] = []
+    """The curve of the training, and rewards before and after; returns their folder."""
+    down, folder = lost_seeds(results, controller), results / "dmc" / "getting-up" / f"points-{points}"
+    seeds = {"lost": down[:lost], "won": [x for x in range(down[0], down[-1]) if x not in down][:won]}
+    curve, rows = list[list[object]](), list[list[object]]()
 
-    def load() -> Trained:
-        return evaluate.load(name, torch.device("cpu"), dtype="bfloat16")
-
-    def play(trained: Trained, done: int) -> None:
-        rewards = played(trained, played_for, decisions)[1][-RECENT:].mean(dim=0)
-        for seed, reward in zip(played_for, rewards.tolist(), strict=True):
-            rows.append([trained.planner.latent_points, done, seed, decisions, f"{reward:.3f}"])
+    def evaluate(trained: Trained, done: int, start: str) -> None:
+        rewards = play(trained, begin(trained, seeds[start]), decisions).recent()
+        for seed, reward in zip(seeds[start], rewards.tolist(), strict=True):
+            rows.append([points, done, start, seed, decisions, f"{reward:.3f}"])
         write_csv(folder / f"{name}.csv", GETTING_UP, rows)
 
-    states, rewards = played(load(), trained_on + won, decisions)
-    is_down = rewards.flatten() < LOW
-    states = states[:-1].flatten(0, 1)
-    for points, most in zip((1, 3), updates, strict=True):
-        trained = longer(load(), points)
-        play(trained, 0)
-        for done, *promises in learn(trained, states[is_down], states[~is_down], most):
-            curve.append([points, done, *(f"{x:.3f}" for x in promises)])
+    options = {"controller": controller, "points": points, "steps": steps, "lost": lost, "won": won}
+    with recorded(folder, __spec__.name, name, **options, decisions=decisions):
+        trained = load(name, latent_points=points)
+        for done, *means in learn(trained, steps):
+            curve.append([points, done, *(f"{x:.3f}" for x in means)])
             write_csv(folder / f"{name}-training.csv", CURVE, curve)
-        play(trained, most)
-        if weights is not None:
-            trained.ship(f"{name}-{points}", weights)
-    record = {
-        "command": f"python -m {__spec__.name} {name} --controller {controller} --episodes {episodes} "
-        f"--others {others} --decisions {decisions} --updates {' '.join(map(str, updates))}",
-        "started": started,
-        **facts.here(),
-        "wall_seconds": round(time.perf_counter() - began, 3),
-    }
-    write_record(folder, record)
+        trained.ship(f"{name}-{points}", weights)
+        for start in seeds:
+            evaluate(trained, steps, start)
+        evaluate(load(name, latent_points=points), 0, "lost")
     return folder
 
 
-CURVE = ["latent_points", "updates", "promise_down", "promise_up"]
-GETTING_UP = ["latent_points", "updates", "episode_seed", "decisions", "reward"]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the walker's decoder where it stays down.")
-    parser.add_argument("name", nargs="?", default="walker-walk-dcem", help="weights of a latent controller")
-    parser.add_argument("--controller", default="latent-dcem", help="its name in the table of evaluations")
-    parser.add_argument("--episodes", type=int, default=8, help="lost episodes to play before and after")
-    parser.add_argument("--others", type=int, default=12, help="lost episodes with states to train on")
-    parser.add_argument("--decisions", type=int, default=120, help="in each of them")
-    parser.add_argument("--updates", type=int, nargs=2, default=[100, 240], help="for one point, and for 3")
-    parser.add_argument("--results", type=Path, default=Path("lab/results"))
-    parser.add_argument("--weights", type=Path, help="a folder for the trained weights")
-    print(f"wrote {write(**vars(parser.parse_args()))}")
-
-
 if __name__ == "__main__":
-    main()
+    given = arguments(
+        "Train the walker's decoder to get up.",
+        points=2,
+        steps=240,
+        lost=12,
+        won=6,
+        decisions=60,
+        weights=Path("out/weights"),
+    )
+    print(f"wrote {write(**given)}")

@@ -10,6 +10,7 @@ from dcem_lab.report.sources import rows_if_any
 
 Rows = list[dict[str, str]]
 NAME = "walker-walk-dcem"
+ITSELF = "latent DCEM"
 UP = 1.0
 """Half of the highest reward for a decision: above it, on average, the walker is up."""
 
@@ -31,25 +32,52 @@ def promise_rows(results: Path) -> Rows:
 
 
 def getting_up_rows(results: Path) -> Rows:
-    """How many get up, by the length of plans, before and after training the decoder alone."""
-    folder = results / "dmc" / "getting-up"
-    rows = rows_if_any(folder / f"{NAME}.csv")
-    promises = {
-        (row["latent_points"], row["updates"]): row for row in rows_if_any(folder / f"{NAME}-training.csv")
-    }
+    """How many are up, from starts that the shipped controller lost and won, before and after training."""
+    files = sorted((results / "dmc" / "getting-up").glob(f"points-*/{NAME}.csv"))
+    rows = [row for path in files for row in rows_if_any(path)]
     found: Rows = []
-    for points, updates in dict.fromkeys((row["latent_points"], row["updates"]) for row in rows):
-        here = [row for row in rows if (row["latent_points"], row["updates"]) == (points, updates)]
-        first = next(row for (theirs, _), row in promises.items() if theirs == points)
-        promise = promises.get((points, updates), first)
-        ups = sum(float(row["reward"]) > UP for row in here)
-        found.append(
-            {
-                "latent points": points,
-                "updates": updates,
-                "promised per decision, down": f"{float(promise['promise_down']):.2f}",
-                "promised per decision, walking": f"{float(promise['promise_up']):.2f}",
-                f"up after {here[0]['decisions']} decisions": f"{ups} of {len(here)}",
-            }
-        )
+    for points, steps in dict.fromkeys((row["latent_points"], row["steps"]) for row in rows):
+        line = {"latent points": points, "steps of training": steps}
+        for start in ("lost", "won"):
+            which = points, steps, start
+            ups = [
+                float(row["reward"]) > UP
+                for row in rows
+                if (row["latent_points"], row["steps"], row["start"]) == which
+            ]
+            line[f"up after {rows[0]['decisions']} decisions, starts {start} before"] = (
+                f"{sum(ups)} of {len(ups)}" if ups else "–"
+            )
+        found.append(line)
     return found
+
+
+def taking_over_rows(results: Path) -> Rows:
+    """Median return of who goes on from the start and from the seat, with the model's promise for the same.
+
+    Beside it, the decisions after which that return stays above the one of the controller itself.
+    """
+    rewards: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
+    for row in rows_if_any(results / "dmc" / "taking-over" / f"{NAME}.csv"):
+        episodes = rewards.setdefault((row["decision"], row["controller"]), {})
+        episodes.setdefault(row["episode_seed"], []).append((float(row["reward"]), float(row["promise"])))
+    found: Rows = []
+    for (decision, who), episodes in rewards.items():
+        sums = {seed: np.cumsum(numbers, axis=0) for seed, numbers in episodes.items()}
+        own = {seed: np.cumsum(rewards[decision, ITSELF][seed], axis=0) for seed in sums}
+        line = {"from decision": decision, "who goes on": who, "episodes": str(len(sums))}
+        for h in (12, 24, 36, 48):
+            enough = [x[h - 1] for x in sums.values() if len(x) >= h]
+            true, promise = np.median(enough, axis=0) if enough else (0.0, 0.0)
+            line[f"{h} decisions"] = f"{true:.1f} ({promise:.1f})" if enough else "–"
+        line["ahead for good from"] = "–" if who == ITSELF else _ahead(sums, own)
+        found.append(line)
+    return found
+
+
+def _ahead(sums: dict[str, np.ndarray], own: dict[str, np.ndarray]) -> str:
+    """From which decision on sums stay above others: least, median and most, and in how many episodes."""
+    behind = [np.flatnonzero(x[:, 0] <= own[seed][: len(x), 0]).max(initial=-1) for seed, x in sums.items()]
+    ahead = [last + 2 for last, x in zip(behind, sums.values(), strict=True) if last + 1 < len(x)]
+    share = f"{len(ahead)} of {len(behind)}"
+    return f"{min(ahead)}, {np.median(ahead):.0f}, {max(ahead)} ({share})" if ahead else share

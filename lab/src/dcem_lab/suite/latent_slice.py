@@ -51,7 +51,7 @@ def write(
     fine: int = FINE,
 ) -> Path:
     """Write surface.csv, actions.csv, path.csv and, last, the record run.json; returns their folder."""
-    with recorded(folder, f"python -m {__spec__.name} {run_or_name} --seed {seed}") as record:
+    with recorded(folder, __spec__.name, str(run_or_name), seed=seed) as record:
         source = load(run_or_name)
         mpc = latent_planner(source)
         if mpc.search_dim < 2:

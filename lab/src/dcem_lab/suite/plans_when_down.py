@@ -10,29 +10,20 @@ also refined by gradient descent over its actions: how much more does the model 
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from dcem_lab.report.sources import read_rows
-from dcem_lab.runs import facts
 from dcem_lab.runs.files import write_csv
-from dcem_lab.runs.record import write_record
-from dcem_lab.suite import evaluate
-from dcem_lab.suite.agents.controller import follow, on_device, step_environments
-from dcem_lab.suite.agents.planner import DTYPES, Planner, fast_rollout
-from dcem_lab.suite.envs.vector import ParallelEnv
+from dcem_lab.runs.record import recorded
+from dcem_lab.suite.agents.planner import DTYPES, fast_rollout
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.trained import Trained
-from dcem_lab.suite.walker_starts import DOWN, TASK
+from dcem_lab.suite.where_down import arguments, begin, load, lost_seeds, play
 
 MANY: dict[str, Any] = {"samples": 1000, "elites": 100, "iterations": 10}
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -43,33 +34,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 """Changes to the controller's planner; actions means without the decoder."""
 COLUMNS = ["episode_seed", "decision", "reward", "horizon", "search", "promise", "refined"]
-RECENT = 20  # decisions that the reward is the mean of
-
-
-def lost_seeds(results: Path, controller: str) -> list[int]:
-    """The episodes in the table of evaluations in which that controller stays down."""
-    rows = read_rows(results / "dmc" / "evaluations.csv")
-    return [
-        int(row["episode_seed"])
-        for row in rows
-        if (row["task"], row["controller"]) == (TASK, controller) and float(row["total"]) < DOWN
-    ]
-
-
-@torch.no_grad()
-def played(trained: Trained, seeds: Sequence[int], decisions: int) -> tuple[Tensor, Tensor]:
-    """The model states (T + 1, E, S) along T decisions from every seed, and their rewards (T, E)."""
-    plan = Planner(trained.model, trained.planner, trained.decoder, Generator().manual_seed(0), trained.value)
-    rewards = []
-    with closing(ParallelEnv(trained.environment(), len(seeds))) as envs:
-        states = [trained.model.initial(on_device(envs.reset(seed=list(seeds))[0], torch.device("cpu")))]
-        for _ in range(decisions):
-            actions = plan(states[-1])
-            moved = step_environments(envs, actions.numpy())
-            rewards.append(torch.from_numpy(moved.rewards.copy()))
-            observations, ended = (torch.from_numpy(x) for x in (moved.observations, moved.ended))
-            states.append(follow(trained.model, states[-1], actions, observations.float(), ended))
-    return torch.stack(states), torch.stack(rewards)
 
 
 @torch.no_grad()
@@ -119,43 +83,27 @@ def write(
     name: str, controller: str, results: Path, episodes: int, decisions: int, horizons: Sequence[int]
 ) -> Path:
     """The promises after so many decisions of the first episodes lost; returns their folder."""
-    began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-    trained = evaluate.load(name, torch.device("cpu"), dtype="bfloat16")
-    seeds = lost_seeds(results, controller)[:episodes]
-    if not seeds:
-        raise ValueError(f"controller must be one with returns below {DOWN}, got {controller}")
-    followed, rewards = played(trained, seeds, decisions)
-    states, reward = followed[-1], rewards[-RECENT:].mean(dim=0)
-    rows = []
-    for horizon in horizons:
-        for search, actions in plans(trained, states, horizon).items():
-            numbers = zip(seeds, reward.tolist(), *promised(trained, states, actions), strict=True)
-            for seed, now, promise, refined in numbers:
-                row = [seed, decisions, f"{now:.3f}", horizon, search, f"{promise:.3f}", f"{refined:.3f}"]
-                rows.append(row)
-    folder = results / "dmc" / "down"
-    write_csv(folder / f"{name}.csv", COLUMNS, rows)
-    record = {
-        "command": f"python -m {__spec__.name} {name} --controller {controller} --episodes {episodes} "
-        f"--decisions {decisions} --horizons {' '.join(map(str, horizons))}",
-        "started": started,
-        **facts.here(),
-        "wall_seconds": round(time.perf_counter() - began, 3),
-    }
-    write_record(folder, record)
+    trained, seeds = load(name), lost_seeds(results, controller)[:episodes]
+    folder, rows = results / "dmc" / "down", []
+    options = {"controller": controller, "episodes": episodes, "decisions": decisions}
+    with recorded(folder, __spec__.name, name, **options, horizons=horizons):
+        moment = play(trained, begin(trained, seeds), decisions)
+        states, reward = moment.states(trained.model)[-1], moment.recent().tolist()
+        for horizon in horizons:
+            for search, actions in plans(trained, states, horizon).items():
+                numbers = zip(seeds, reward, *promised(trained, states, actions), strict=True)
+                for seed, now, promise, refined in numbers:
+                    row = [seed, decisions, f"{now:.3f}", horizon, search, f"{promise:.3f}", f"{refined:.3f}"]
+                    rows.append(row)
+        write_csv(folder / f"{name}.csv", COLUMNS, rows)
     return folder
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What plans promise where the walker stays down, as a CSV.")
-    parser.add_argument("name", nargs="?", default="walker-walk-dcem", help="weights of a latent controller")
-    parser.add_argument("--controller", default="latent-dcem", help="its name in the table of evaluations")
-    parser.add_argument("--episodes", type=int, default=12)
-    parser.add_argument("--decisions", type=int, default=100)
-    parser.add_argument("--horizons", type=int, nargs="+", default=[12, 24, 36])
-    parser.add_argument("--results", type=Path, default=Path("lab/results"))
-    print(f"wrote {write(**vars(parser.parse_args()))}")
-
-
 if __name__ == "__main__":
-    main()
+    given = arguments(
+        "What plans promise where the walker stays down, as a CSV.",
+        episodes=12,
+        decisions=100,
+        horizons=[12, 24, 36],
+    )
+    print(f"wrote {write(**given)}")

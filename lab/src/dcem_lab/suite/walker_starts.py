@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 
 from dcem_lab.report.sources import rows_if_any
-from dcem_lab.runs import facts
 from dcem_lab.runs.files import write_csv
-from dcem_lab.runs.record import write_record
+from dcem_lab.runs.record import recorded
 from dcem_lab.suite.results import read_table
 
 TASK = "walker-walk"
@@ -39,21 +36,14 @@ def angles(seeds: Iterable[int]) -> Iterator[float]:
 
 def write(results: Path) -> Path:
     """The starts of all episodes in the table of evaluations; returns their folder."""
-    began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
     table = results / "dmc" / "evaluations.csv"
     seeds = sorted({int(seed) for task, *_, seed, _ in read_table(table) if task == TASK})
     if not seeds:
         raise ValueError(f"{table} must have episodes of {TASK}, got none")
     folder = results / "dmc" / "starts"
-    turned = [f"{angle:.1f}" for angle in angles(seeds)]
-    write_csv(folder / f"{TASK}.csv", ["episode_seed", "angle"], zip(seeds, turned, strict=True))
-    record = {
-        "command": f"python -m {__spec__.name}",
-        "started": started,
-        **facts.here(),
-        "wall_seconds": round(time.perf_counter() - began, 3),
-    }
-    write_record(folder, record)
+    with recorded(folder, __spec__.name):
+        turned = [f"{angle:.1f}" for angle in angles(seeds)]
+        write_csv(folder / f"{TASK}.csv", ["episode_seed", "angle"], zip(seeds, turned, strict=True))
     return folder
 
 
