@@ -24,7 +24,7 @@ def script(monkeypatch):
 def test_the_soft_topk_is_measured_without_its_kernel_too(script, monkeypatch):
     module = importlib.import_module("dcem.topk.lml")
     monkeypatch.setattr(module, "fused", "a kernel")
-    with script("work")._plain_lml():
+    with script("work").plain_lml():
         assert module.fused is None
     assert module.fused == "a kernel"
 

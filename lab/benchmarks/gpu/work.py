@@ -54,8 +54,7 @@ def _lml(batch: int, n: int, *released: float | None) -> list[Row]:
             Row(case, "dcem, captured", median_ms(as_graph(f)), moved),
             Row(case, "dcem", median_ms(f), moved),
         ]
-        # the module, which the function of its name hides
-        with mock.patch.object(importlib.import_module("dcem.topk.lml"), "fused", None):
+        with plain_lml():
             found += [
                 Row(case, "dcem without its kernel, captured", median_ms(as_graph(f)), moved),
                 Row(case, "dcem without its kernel", median_ms(f), moved),
@@ -70,6 +69,12 @@ def _lml(batch: int, n: int, *released: float | None) -> list[Row]:
     forward = rows("forward", without_grad(lambda: dcem.lml(x, k)), 2 * size, released[0])
     both = lambda: torch.autograd.grad(dcem.lml(x, k), x, g)  # noqa: E731
     return forward + rows("forward+backward", both, 5 * size, released[1])
+
+
+def plain_lml() -> contextlib.AbstractContextManager[Any]:
+    """The soft top-k without its kernel."""
+    module = importlib.import_module("dcem.topk.lml")  # whose name in the package is the function's
+    return mock.patch.object(module, "fused", None)
 
 
 def fused() -> contextlib.AbstractContextManager[Any]:
