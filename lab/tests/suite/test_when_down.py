@@ -100,7 +100,7 @@ def test_trainings_are_written_with_rewards_before_and_after(results, tmp_path):
 
 def test_tables_count_states_that_are_down_and_walkers_that_are_up(tmp_path):
     assert promise_rows(tmp_path) == getting_up_rows(tmp_path) == []
-    down, up = tmp_path / "dmc/down", tmp_path / "dmc/getting-up/points-2"
+    down, up = tmp_path / "dmc/down", tmp_path / "dmc/getting-up/points-2-steps-40"
     down.mkdir(parents=True)
     up.mkdir(parents=True)
     (down / "walker-walk-dcem.csv").write_text(
@@ -116,8 +116,8 @@ def test_tables_count_states_that_are_down_and_walkers_that_are_up(tmp_path):
         "2,40,lost,1,9,1.7\n2,40,lost,2,9,2\n2,40,won,4,9,1.9\n2,0,lost,1,9,0.4\n2,0,lost,2,9,1.9\n"
     )
     after, before = getting_up_rows(tmp_path)
-    assert list(after.values()) == ["2", "40", "2 of 2", "1 of 1"]
-    assert list(before.values()) == ["2", "0", "1 of 2", "–"]
+    assert list(after.values()) == ["2", "40", "9", "2 of 2", "1 of 1"]
+    assert list(before.values()) == ["2", "0", "9", "1 of 2", "–"]
 
 
 def test_who_takes_over_continues_the_same_episodes(results, monkeypatch):

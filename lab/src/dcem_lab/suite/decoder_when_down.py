@@ -106,7 +106,8 @@ def write(
     weights: Path,
 ) -> Path:
     """The curve of the training, and rewards before and after; returns their folder."""
-    down, folder = lost_seeds(results, controller), results / "dmc" / "getting-up" / f"points-{points}"
+    down = lost_seeds(results, controller)
+    folder = results / "dmc" / "getting-up" / f"points-{points}-steps-{steps}"
     seeds = {"lost": down[:lost], "won": [x for x in range(down[0], down[-1]) if x not in down][:won]}
     curve, rows = list[list[object]](), list[list[object]]()
 

@@ -36,18 +36,16 @@ def getting_up_rows(results: Path) -> Rows:
     files = sorted((results / "dmc" / "getting-up").glob(f"points-*/{NAME}.csv"))
     rows = [row for path in files for row in rows_if_any(path)]
     found: Rows = []
-    for points, steps in dict.fromkeys((row["latent_points"], row["steps"]) for row in rows):
-        line = {"latent points": points, "steps of training": steps}
+    ways = [(row["latent_points"], row["steps"], row["decisions"]) for row in rows]
+    for way in dict.fromkeys(ways):
+        line = dict(zip(("latent points", "steps of training", "decisions played"), way, strict=True))
         for start in ("lost", "won"):
-            which = points, steps, start
             ups = [
                 float(row["reward"]) > UP
-                for row in rows
-                if (row["latent_points"], row["steps"], row["start"]) == which
+                for row, its in zip(rows, ways, strict=True)
+                if (its, row["start"]) == (way, start)
             ]
-            line[f"up after {rows[0]['decisions']} decisions, starts {start} before"] = (
-                f"{sum(ups)} of {len(ups)}" if ups else "–"
-            )
+            line[f"up at the end, starts {start} before"] = f"{sum(ups)} of {len(ups)}" if ups else "–"
         found.append(line)
     return found
 
