@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -23,8 +24,10 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     facts = machine(torch.get_num_threads()) | {"torch": torch.__version__, "steps": args.steps}
-    (args.out / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
+    began = time.perf_counter()
     meta_learning.main(args.steps, args.out, args.seeds)
+    facts |= {"seeds": args.seeds, "wall_seconds": round(time.perf_counter() - began, 1)}
+    (args.out / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,24 @@
 """The table of what the parts of a planner with a value are worth."""
 
+import json
 from pathlib import Path
+
+import pytest
 
 from dcem_lab.suite.parts import part_rows
 
 HEADER = "task,controller,run,samples,iterations,episode_seed,total\n"
+NAMES = {
+    "policy": "the policy alone",
+    "full-cem-value": "search over actions",
+    "latent-dcem-value": "latent search",
+    "latent-dcem-value-untrained": "latent search, untrained decoder",
+}
+
+
+@pytest.fixture(autouse=True)
+def questions(tmp_path: Path) -> None:
+    (tmp_path / "questions.json").write_text(json.dumps({"parts": NAMES}))
 
 
 def test_differences_are_between_episodes_of_the_same_seed(tmp_path: Path) -> None:

@@ -10,18 +10,10 @@ import numpy as np
 
 from dcem_lab.report.sources import rows_if_any
 from dcem_lab.report.statistics import bootstrap
-from dcem_lab.suite.numbers import read_episodes, seed_of
+from dcem_lab.suite.numbers import read_episodes, read_questions, seed_of
 
 FOLDER = "parts"
 POLICY, TRAINED = "policy", "latent-dcem-value"
-_NAMES = {
-    POLICY: "the policy alone",
-    "full-cem-value": "search over actions",
-    TRAINED: "latent search",
-    f"{TRAINED}-untrained": "latent search, untrained decoder",
-    f"{TRAINED}-improved": "latent search, after 60 updates of `preset=improve`",
-    f"{TRAINED}-improved-decoder": "the same, `plan.parts=[decoder]`",
-}
 _RESAMPLES = 10_000
 
 Episodes = Mapping[str, float]
@@ -40,20 +32,28 @@ def part_rows(results: Path) -> list[dict[str, str]]:
     found = _measured(results)
     if not found:
         return []
+    names = read_questions(results)["parts"]  # in the order of the rows
     for way, runs in _as_shipped(results).items():
-        found.setdefault(way, runs)
+        if way[1] in names:
+            found.setdefault(way, runs)
+
+    def place(way: tuple[str, str, int]) -> tuple[str, int, int]:
+        weights, controller, trajectories = way
+        return weights, trajectories, [*names].index(controller)
+
     rows = []
-    for (weights, controller, trajectories), runs in sorted(found.items(), key=_place):
+    for weights, controller, trajectories in sorted(found, key=place):
+        runs = found[weights, controller, trajectories]
         seeds = f" (seeds {', '.join(map(seed_of, runs))})" if len(runs) > 1 else ""
         rows.append(
             {
                 "weights": weights,
-                "plans": _NAMES[controller] + seeds,
+                "plans": names[controller] + seeds,
                 "trajectories per decision": f"{trajectories:,}",
                 "episodes": ", ".join(str(len(episodes)) for episodes in runs.values()),
                 "mean return": ", ".join(f"{np.mean([*one.values()]):.0f}" for one in runs.values()),
                 **{
-                    f"more than {_NAMES[base]}": _difference(runs, found.get((weights, base, n), {}))
+                    f"more than {names[base]}": _difference(runs, found.get((weights, base, n), {}))
                     if controller != base
                     else ""
                     for base, n in ((POLICY, 0), (TRAINED, trajectories))
@@ -61,11 +61,6 @@ def part_rows(results: Path) -> list[dict[str, str]]:
             }
         )
     return rows
-
-
-def _place(way: tuple[tuple[str, str, int], object]) -> tuple[str, int, int]:
-    (weights, controller, trajectories), _ = way
-    return weights, trajectories, [*_NAMES].index(controller)
 
 
 def _measured(results: Path) -> Ways:
@@ -91,7 +86,7 @@ def _as_shipped(results: Path) -> Ways:
         episodes = shipped.get((task, controller, row["seed"]))
         if controller == POLICY:
             episodes = policies.get((task, controller, weights))
-        if episodes and controller in _NAMES:
+        if episodes:
             found[weights, controller, int(row["trajectories"])] = {weights: episodes}
     return found
 
