@@ -1,6 +1,7 @@
 """The section on agents with a value: what its numbers say, and what they do not."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import made_up
 from dcem_lab.report.sources import Sources
 from dcem_lab.suite import value_section
 from dcem_lab.suite.beside import read_peers, task_rows
-from dcem_lab.suite.numbers import Evaluation, episode_rows, main_trainings, read_trainings
+from dcem_lab.suite.numbers import CPU, Evaluation, episode_rows, main_trainings, read_trainings
 
 
 @pytest.fixture
@@ -98,6 +99,23 @@ def test_a_task_is_compared_where_its_training_ends(results):
     cheetah, hopper = task_rows(results)
     assert list(cheetah.values()) == ["cheetah-run", "500,000", "800", "900, 700", "758", "820", "600", "4"]
     assert list(hopper.values()) == ["hopper-hop", "500,000", "400", "400, 500, 300", "210", "–", "450", "–"]
+
+
+def test_agents_trained_on_a_cpu_are_compared_apart(results):
+    for task in ("cheetah-run", "hopper-hop"):
+        shutil.copytree(results / "agent" / task / "seed0", results / "agent" / f"{task}-cpu" / "seed0")
+    section = value_section.section(Sources(results, results))
+    assert "All tasks together: agents trained on a CPU" in section.body
+    text = words(section.body)
+    assert "ours, cpu, 1 seed" in text and text.index("ours 2 160 320") > 0  # the others stay as they were
+    cheetah, hopper = task_rows(results, CPU)
+    assert (cheetah["by seed"], hopper["by seed"]) == ("900", "400")
+    assert not any("Trained on a CPU" in one for one in section.failures)  # ahead on both tasks
+
+    (poor,) = (one for one in read_trainings(results / "agent") if one.name == "hopper-hop-cpu")
+    poor.curves[0]["eval_mean"] /= 2
+    (said,) = value_section._behind([poor], read_peers(results))
+    assert said == "Trained on a CPU, our agents are behind TD-MPC2 on 1 of 1 task: hopper-hop (200, 210)."
 
 
 def test_without_results_the_command_is_named(tmp_path):

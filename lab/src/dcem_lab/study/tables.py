@@ -90,9 +90,9 @@ def _evaluations(sources: Sources, others: bool = True) -> Rows:
         }
 
 
-def _agents_overall(sources: Sources) -> Rows:
+def _agents_overall(sources: Sources, preset: str = suite.DEFAULT) -> Rows:
     """Interquartile means over all tasks."""
-    trainings, published = suite.main_trainings(sources.results), beside.read_peers(sources.results)
+    trainings, published = suite.main_trainings(sources.results, preset), beside.read_peers(sources.results)
     return beside.aggregate_rows(trainings, published).get("interquartile mean", [])
 
 
@@ -193,6 +193,8 @@ TABLES: Tables = {
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
     "agents": lambda sources: beside.task_rows(sources.results),
     "agents-overall": _agents_overall,
+    "agents-cpu": lambda sources: beside.task_rows(sources.results, suite.CPU),
+    "agents-cpu-overall": partial(_agents_overall, preset=suite.CPU),
     "agent-episodes": lambda sources: suite.episode_rows(suite.read_evaluations(sources.results, "agent")),
     "agent-parts": lambda sources: parts.part_rows(sources.results),
     "agent-questions": lambda sources: questions.agent_rows(sources.results),

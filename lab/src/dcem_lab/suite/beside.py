@@ -9,7 +9,7 @@ import numpy as np
 
 from dcem_lab.report.sources import read_json, rows_if_any
 from dcem_lab.report.statistics import interquartile_mean, optimality_gap, stratified
-from dcem_lab.suite.numbers import Training, evaluated, main_trainings, seed_of
+from dcem_lab.suite.numbers import DEFAULT, Training, evaluated, main_trainings, seed_of
 
 STEPS = (*range(100_000, 600_001, 100_000), 1_000_000)
 OURS = "ours"
@@ -109,10 +109,10 @@ def standings(
             yield training, at, returns[at], ranked(training.task, at, peers)
 
 
-def task_rows(results: Path) -> Iterator[dict[str, str]]:
+def task_rows(results: Path, preset: str = DEFAULT) -> Iterator[dict[str, str]]:
     """Every task at our largest number of steps: our mean and seeds, then the means of published agents."""
     peers = read_peers(results)
-    for training, at, returns, known in standings(main_trainings(results), peers):
+    for training, at, returns, known in standings(main_trainings(results, preset), peers):
         yield {
             "task": training.task,
             "environment steps": f"{at:,}",

@@ -20,7 +20,7 @@ TASKS, CONTROLLERS = (tuple(dict.fromkeys(names)) for names in zip(*paper.DMC_RE
 """Those that the paper has returns of."""
 
 QUESTIONS = "questions.json"
-DEFAULT = "default"
+DEFAULT, CPU = "default", "cpu"
 NO_EVALUATION = "no evaluation"
 NO_DEVICE = "not run"
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -118,10 +118,10 @@ def records_of(trainings: Sequence[Training], prefix: str = "") -> dict[str, dic
     }
 
 
-def main_trainings(results: Path) -> list[Training]:
+def main_trainings(results: Path, preset: str = DEFAULT) -> list[Training]:
     """Of agents with a value: one per task, without runs that answer a question or continue others."""
     found = read_trainings(results / "agent")
-    return [one for one in found if one.preset == DEFAULT and not (one.aside or one.goes_on)]
+    return [one for one in found if one.preset == preset and not (one.aside or one.goes_on)]
 
 
 def read_questions(results: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dcem_lab.report.templates import part, render
 from dcem_lab.suite import beside, numbers
 from dcem_lab.suite.beside import MOST, Peers, ranked
 from dcem_lab.suite.cards import WITHOUT_PAPER, Key, controller_cards, read_films
-from dcem_lab.suite.numbers import DEFAULT, Evaluation, Training, by_task, evaluated, seed_of
+from dcem_lab.suite.numbers import CPU, DEFAULT, Evaluation, Training, by_task, evaluated, seed_of
 from dcem_lab.suite.questions import agent_rows
 from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 from dcem_lab.suite.section import named, with_code, works_or_fails
@@ -27,6 +27,7 @@ ALWAYS, OTHERS = "TD-MPC2", 2  # drawn with ours: this agent, and this many of t
 APART = 0.05  # seeds are reported as different if their means differ by more than this fraction of the best
 _COLORS = [f"{color}{dots}" for dots in ("", " dotted") for color in ("c1", "c2", "c3", "c4", "c6", "c7")]
 _RETURNS = Scale(0, MOST)
+_OVERALL = {DEFAULT: "All tasks together", CPU: "All tasks together: agents trained on a CPU"}
 
 
 def section(sources: Sources) -> Section:
@@ -49,7 +50,10 @@ def section(sources: Sources) -> Section:
             task: beside.beside_rows(group, peers, seed_by_seed=True)
             for task, group in by_task(shown).items()
         },
-        overall=beside.aggregate_rows([one for one in shown if one.preset == DEFAULT], peers),
+        overall={
+            heading: beside.aggregate_rows([one for one in shown if one.preset == preset], peers)
+            for preset, heading in _OVERALL.items()
+        },
         most=MOST,
         published=beside.peer_sources(results),
         questions=with_code(agent_rows(results)),
@@ -92,6 +96,7 @@ def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], p
                 f"{one.task}: results of {one.label} depend on the seed. The mean returns by seed are "
                 f"{', '.join(f'{mean:.0f}' for mean in means)}."
             )
+    yield from _behind([one for one in trainings if one.preset == CPU], peers)
     ours = (training for training in trainings if training.preset == DEFAULT)
     for training, at, returns, known in beside.standings(ours, peers):
         ahead = [f"{agent} ({mean:.0f})" for agent, mean in known.items() if mean > returns.mean()]
@@ -100,6 +105,19 @@ def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], p
                 f"{training.task}: after {at:,} steps, {len(ahead)} of {len(known)} published agents are "
                 f"ahead of ours ({returns.mean():.0f}, {len(returns)} seeds): {', '.join(ahead)}."
             )
+
+
+def _behind(trainings: Sequence[Training], peers: Peers) -> Iterator[str]:
+    """On how many tasks of those trained on a CPU, most of them in short runs, `ALWAYS` is ahead."""
+    compared = [one for one in beside.standings(trainings, peers) if ALWAYS in one[3]]
+    lost = [
+        f"{training.task} ({returns.mean():.0f}, {known[ALWAYS]:.0f})"
+        for training, _, returns, known in compared
+        if known[ALWAYS] > returns.mean()
+    ]
+    if lost:
+        counts = f"{len(lost)} of {counted(len(compared), 'task')}"
+        yield f"Trained on a CPU, our agents are behind {ALWAYS} on {counts}: {', '.join(lost)}."
 
 
 def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:
