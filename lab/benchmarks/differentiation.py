@@ -17,8 +17,8 @@ import torch
 from rows import options, origin, put
 
 from dcem_lab.suite.agents.policy import Policy
-from dcem_lab.suite.online import choose_device
 from dcem_lab.suite.trained import load
+from dcem_lab.training.devices import choose_device
 from dcem_lab.training.modes import MODES, by_name
 
 SPACES = {"latent": "cheetah-run-dcem", "full": "cheetah-run"}

@@ -15,9 +15,9 @@ from rows import options, origin, put
 from dcem_lab.suite.agents import Beginning, build
 from dcem_lab.suite.envs.dmc import probe
 from dcem_lab.suite.envs.vector import ParallelEnv
-from dcem_lab.suite.online import choose_device, training_device
 from dcem_lab.suite.planet import PRESETS, Config, environment
 from dcem_lab.suite.rssm import RSSM
+from dcem_lab.training.devices import choose_device, training_device
 
 PARTS = ("plan", "update", "env", "record")
 

@@ -23,9 +23,9 @@ from torch import Generator
 from dcem_lab import pretrained
 from dcem_lab.suite.agents import PlannerConfig
 from dcem_lab.suite.agents.planner import Planner
-from dcem_lab.suite.online import choose_device
 from dcem_lab.suite.results import CONTROLLERS, controller_of
 from dcem_lab.suite.trained import Trained, load
+from dcem_lab.training.devices import choose_device
 
 STATES = (1, 16)
 FEW = {"100": 10, "100-T5": 5}  # iterations with 100 samples: of the paper's latent plan, and of ours

@@ -29,6 +29,7 @@ from dcem_lab.cartpole.driving import Carts, LoopValidation
 from dcem_lab.cartpole.stack import DecoderStack
 from dcem_lab.runs import Run, require
 from dcem_lab.runs.settings import Settings, setting
+from dcem_lab.training.devices import DEVICES, choose_device
 from dcem_lab.training.members import MemberAdam, Plateau
 
 HORIZON = 20
@@ -72,7 +73,7 @@ class Training(Settings):
     sigma: float = setting(0.5, above=0)
     hidden: tuple[int, ...] = setting((256, 256, 256), least=1)
     compile: bool = True
-    device: str = setting("auto", among=("auto", "cpu", "cuda"))
+    device: str = setting("auto", among=DEVICES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,8 +81,7 @@ class Training(Settings):
 
     @property
     def torch_device(self) -> torch.device:
-        cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
-        return torch.device("cuda" if cuda else "cpu")
+        return choose_device(self.device)
 
 
 @dataclass(frozen=True, kw_only=True)

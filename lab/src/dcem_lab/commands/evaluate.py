@@ -172,7 +172,7 @@ def load_trained(given: argparse.Namespace) -> Trained:
     import torch
 
     from dcem_lab.suite.evaluate import load
-    from dcem_lab.suite.online import choose_device
+    from dcem_lab.training.devices import choose_device
 
     if given.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device must be cpu here: there is no CUDA device")

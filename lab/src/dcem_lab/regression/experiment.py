@@ -27,6 +27,7 @@ from dcem_lab.runs.files import regular_file, write_csv
 from dcem_lab.runs.folder import LOG
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.runs.state import Restorable
+from dcem_lab.training.devices import choose_device
 from dcem_lab.training.members import MemberAdam, Plateau
 
 
@@ -113,7 +114,7 @@ PRESETS: dict[str, dict[str, object]] = {
 
 def run(config: Config, run: Run) -> None:
     """Train all seeds, then write one CSV per seed and figure into the run folder (see `export`)."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = choose_device()
     generator = torch.Generator(device).manual_seed(config.seed)
     x, y = (data.to(device).expand(config.seeds, -1, -1) for data in dataset(config.points))
     energy = EnergyNetwork(1, 1, config.hidden, members=config.seeds).to(device)

@@ -15,6 +15,7 @@ from dcem_lab.suite.envs.dmc import ControlEnv, probe
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.trained import Trained, load, load_from
+from dcem_lab.training.devices import DEVICES, training_device
 from dcem_lab.training.loop import train
 
 
@@ -47,7 +48,7 @@ class Config(agents.LearningConfig):
     """
 
     seed: int = 0
-    device: str = setting("auto", among=online.DEVICES)
+    device: str = setting("auto", among=DEVICES)
     source: str = ""
     keep_model: bool = True
     keep_decoder: bool = False
@@ -147,7 +148,7 @@ def check(config: Config) -> None:
 
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and leave the best and the last weights in the run's checkpoint."""
-    device, loop, source = online.training_device(config.device), config.loop, load(config.source)
+    device, loop, source = training_device(config.device), config.loop, load(config.source)
     model, make = first_model(source, config), source.environment()
     env, value = probe(make), source.value if config.keep_value else None
     settings, schedule = config.agent_for(env, value), loop.schedule(env.action_repeat)

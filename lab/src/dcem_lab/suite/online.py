@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from dcem_lab.runs import require
@@ -22,8 +21,6 @@ from dcem_lab.suite.replay import ReplayBuffer, shortest_sampled
 from dcem_lab.suite.rssm import RSSMConfig
 from dcem_lab.suite.trained import Trained
 from dcem_lab.training.loop import Schedule, every
-
-DEVICES = ("auto", "cpu", "cuda")
 
 MEMORY = 200
 """Environment steps after which a reward is discounted by 1/e, if the discount is left to the task."""
@@ -135,21 +132,6 @@ def require_replay(
         fits = int(buffer.n_starts(length, padded=padded)) > 0
         require(fits, field, length, f"below the steps of some episode in the replay of {name}")
     return replay
-
-
-def choose_device(name: str) -> torch.device:
-    """The device that `cpu`, `cuda` or `auto` means on this machine."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
-
-
-def training_device(name: str) -> torch.device:
-    """The same, set up for training: tensor cores may round single precision."""
-    device = choose_device(name)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    return device
 
 
 @contextmanager

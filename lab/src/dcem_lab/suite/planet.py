@@ -19,6 +19,7 @@ from dcem_lab.suite.envs.dmc import ControlEnv, make_env, probe
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained, load_from
+from dcem_lab.training.devices import DEVICES, training_device
 from dcem_lab.training.loop import train
 
 ANGLES = {"cheetah-run": (1,), "HalfCheetah-v5": (1,)}
@@ -50,7 +51,7 @@ class Config(LearningConfig):
     """
 
     seed: int = 0
-    device: str = setting("auto", among=online.DEVICES)
+    device: str = setting("auto", among=DEVICES)
     task: str = "cheetah-run"
     action_repeat: int | None = setting(None, least=1)
     source: str = ""
@@ -152,7 +153,7 @@ def check(config: Config) -> None:
 
 def run(config: Config, run: Run) -> None:
     """Train, evaluate at intervals, and store the best and the last weights in the run's checkpoint."""
-    device, make, loop = online.training_device(config.device), environment(config), config.loop
+    device, make, loop = training_device(config.device), environment(config), config.loop
     env = probe(make)
     settings, schedule = config.agent_for(env), loop.schedule(env.action_repeat)
     with closing(ParallelEnv(make, loop.n_envs, loop.n_workers)) as envs:

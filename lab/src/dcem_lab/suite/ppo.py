@@ -15,6 +15,7 @@ from dcem_lab.suite.agents.policy import Policy
 from dcem_lab.suite.envs.dmc import ControlEnv, probe
 from dcem_lab.suite.envs.vector import ParallelEnv
 from dcem_lab.suite.trained import SNAPSHOTS, load, load_from
+from dcem_lab.training.devices import DEVICES, training_device
 from dcem_lab.training.loop import Schedule, train
 
 
@@ -58,7 +59,7 @@ class Config(Settings):
     """
 
     seed: int = 0
-    device: str = setting("auto", among=online.DEVICES)
+    device: str = setting("auto", among=DEVICES)
     source: str = ""
     snapshot: str = setting("best", among=SNAPSHOTS)
     steps: int = setting(200, least=1)
@@ -100,7 +101,7 @@ def check(config: Config) -> None:
 
 def run(config: Config, run: Run) -> None:
     """Fine-tune, evaluate at intervals, and leave the best and the last controller in the checkpoint."""
-    device, loop = online.training_device(config.device), config.loop
+    device, loop = training_device(config.device), config.loop
     trained = load(config.source, config.snapshot, **config.planner.given()).to(device)
     make = trained.environment()
     env = probe(make)
