@@ -29,11 +29,17 @@ def towards_zero(states: Tensor) -> Tensor:
 
 
 def collect(
-    noise: Tensor, steps: int, length: int | None = 5, final: bool = False, **model: bool
+    noise: Tensor,
+    steps: int,
+    length: int | None = 5,
+    final: bool = False,
+    correlation: float = 0.0,
+    **model: bool,
 ) -> Collector:
     envs = ParallelEnv(functools.partial(Plane, length, final=final), E)
     replay = ReplayBuffer(E, 100, 2, 2, shortest_episode=1)
-    collector = Collector(envs, make_model(**model), replay, noise, Generator().manual_seed(0))
+    random = Generator().manual_seed(0)
+    collector = Collector(envs, make_model(**model), replay, noise, random, correlation)
     collector.restart(seed=7)
     advance(collector, steps)
     return collector
@@ -103,6 +109,30 @@ def test_noise_is_each_environments_own() -> None:
     assert added[:, 0].abs().max() == 0
     deviations = added.transpose(0, 1).flatten(1).std(dim=1)
     torch.testing.assert_close(deviations, scales, rtol=0.1, atol=0.0)
+
+
+def test_correlated_noise_lasts_and_is_as_large() -> None:
+    collector = collect(torch.full((E,), 0.1), steps=0, correlation=0.9)
+    middle = torch.zeros(E, 2)
+    added = np.stack([collector.act(lambda states: middle) for _ in range(5000)])
+    now, then = added[1:].ravel(), added[:-1].ravel()
+    assert np.std(now) == pytest.approx(0.1, rel=0.1)
+    assert np.corrcoef(now, then)[0, 1] == pytest.approx(0.9, abs=0.03)
+
+
+def test_correlated_random_actions_are_uniform_too() -> None:
+    taken = np.stack(advance(collect(torch.zeros(E), steps=0, correlation=0.8), 4000, plan=None))
+    shares, _ = np.histogram(taken, bins=4, range=(-1, 1))
+    np.testing.assert_allclose(shares / taken.size, 0.25, atol=0.03)
+    assert np.corrcoef(taken[1:].ravel(), taken[:-1].ravel())[0, 1] > 0.7
+
+
+def test_noise_goes_on_after_a_checkpoint() -> None:
+    """As it would have, with a generator that goes on too."""
+    collector, other = (collect(torch.full((E,), 0.3), steps, correlation=0.9) for steps in (7, 2))
+    other.load_state_dict(collector.state_dict())
+    other._generator.set_state(collector._generator.get_state())
+    np.testing.assert_array_equal(advance(collector, 5), advance(other, 5))
 
 
 def test_random_actions_fill_the_box() -> None:

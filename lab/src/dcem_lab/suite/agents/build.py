@@ -126,7 +126,7 @@ def build(
     if begin.planner is not None:
         seed_planner = Planner(planning, begin.planner, None, random["plan"], value)
     noise = config.collecting.noise_in(envs.num_envs, device)
-    collector = Collector(envs, planning, replay, noise, random["explore"])
+    collector = Collector(envs, planning, replay, noise, random["explore"], config.collecting.correlation)
     collector.restart(seeds["envs"])
     anew = begin.replay is None
     return Planet(

@@ -25,6 +25,8 @@ class CollectingConfig(Settings):
         seed_steps: minimum number of steps in the seed episodes, over all environments; short episodes are
             repeated.
         noise: standard deviation of the exploration noise.
+        correlation: of the noise, and of random actions, from one step to the next. White noise (0) rarely
+            moves a heavy body far, so sparse rewards are rarely found.
         noise_from_zero: vary the noise across environments from 0 to `noise`, instead of the same for all.
         policy_share: fraction of the environments in which the policy, if there is one, acts alone, so that
             it does not forget states that plans avoid.
@@ -35,6 +37,7 @@ class CollectingConfig(Settings):
     seed_episodes: int = setting(5, least=1)
     seed_steps: int = setting(0, least=0)
     noise: float = setting(0.3, least=0)
+    correlation: float = setting(0.0, least=0, below=1)
     noise_from_zero: bool = False
     policy_share: float = setting(0.0, least=0, most=1)
     replay_steps: int = setting(1_000_000, least=1)
@@ -62,15 +65,23 @@ class Collector(Following):
         model: follows the episodes, and its normaliser and reward scale learn from them.
         replay: where transitions go.
         noise: standard deviations (E,) of the exploration noise on each environment's actions.
+        correlation: of the noise, and of random actions, from one step to the next.
         generator: of exploration noise and random actions, on the model's device.
     """
 
     def __init__(
-        self, envs: ParallelEnv, model: RSSM, replay: ReplayBuffer, noise: Tensor, generator: Generator
+        self,
+        envs: ParallelEnv,
+        model: RSSM,
+        replay: ReplayBuffer,
+        noise: Tensor,
+        generator: Generator,
+        correlation: float = 0.0,
     ) -> None:
         super().__init__(envs, model)
         self.replay, self._noise, self._generator = replay, noise.unsqueeze(-1), generator
         self._actions = noise.new_zeros(envs.num_envs, model.action_dim)
+        self._correlation, self._drift = correlation, self._actions  # of no variance at first
         self.returns: list[float] = []
         """Of the episodes that ended last, as many as there are environments; oldest first."""
         self.episodes = 0
@@ -87,11 +98,15 @@ class Collector(Following):
         Waits for the device.
         """
         drawn = torch.empty_like(self._actions)
-        if plan is None:
+        if plan is None and self._correlation == 0:
             self._actions = drawn.uniform_(-1, 1, generator=self._generator)
+            return self._actions.cpu().numpy()
+        new = (1 - self._correlation**2) ** 0.5
+        self._drift = self._correlation * self._drift + new * drawn.normal_(generator=self._generator)
+        if plan is None:
+            self._actions = torch.erf(self._drift / 2**0.5)  # which a standard normal makes uniform
         else:
-            noise = self._noise * drawn.normal_(generator=self._generator)
-            self._actions = (plan(self._states) + noise).clamp(-1, 1)
+            self._actions = (plan(self._states) + self._noise * self._drift).clamp(-1, 1)
         return self._actions.cpu().numpy()
 
     @torch.no_grad()
@@ -117,9 +132,10 @@ class Collector(Following):
     def state_dict(self) -> dict[str, Any]:
         """Everything but the replay buffer."""
         counts = {"returns": self.returns, "episodes": self.episodes, "steps": self.steps}
-        return super().state_dict() | counts
+        return super().state_dict() | counts | {"drift": self._drift}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.returns, self.episodes = list(state["returns"]), state["episodes"]
-        self.steps = state.get("steps", 0)  # missing in older checkpoints
+        self.steps = state.get("steps", 0)  # missing in older checkpoints, as is the next
+        self._drift = state.get("drift", self._drift).to(self._device)
