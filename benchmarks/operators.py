@@ -60,7 +60,7 @@ class _LapSum(torch.autograd.Function):
         # Σ e^(s_i) over those up to j, and Σ e^(−s_i) over those from j on, as logarithms.
         below = torch.logcumsumexp(s, -1)
         above = torch.logcumsumexp(-s.flip(-1), -1).flip(-1)
-        rank = torch.arange(1, n + 1, dtype=x.dtype)
+        rank = torch.arange(1, n + 1, dtype=x.dtype, device=x.device)
         # The sum of F at b = s_j: up to it a term is ½e^(s_i − b), above it 1 − ½e^(b − s_i).
         none = torch.full_like(s[..., :1], -torch.inf)
         at = 0.5 * (below - s).exp() + (n - rank) - 0.5 * (torch.cat([above[..., 1:], none], -1) + s).exp()

@@ -26,7 +26,7 @@ def selection(problem: problems.Selection, operator: str) -> Job:
 
 
 def network(x: Tensor, k: int, tau: float) -> Tensor:
-    net = _network(x.shape[-1], k, x.dtype)
+    net = _network(x.shape[-1], k, x.dtype, x.device)
     net.steepness = 1 / tau
     with _default(x.dtype):  # it makes an identity matrix of its own
         return net(x)[1].sum(-1)
@@ -43,9 +43,9 @@ def _default(dtype: torch.dtype) -> Iterator[None]:
 
 
 @cache
-def _network(n: int, k: int, dtype: torch.dtype) -> DiffTopkNet:
+def _network(n: int, k: int, dtype: torch.dtype, device: torch.device) -> DiffTopkNet:
     net = DiffTopkNet("bitonic", size=n, k=k)
-    net.sorting_network = [[part.to(dtype) for part in layer] for layer in net.sorting_network]
+    net.sorting_network = [[part.to(device, dtype) for part in layer] for layer in net.sorting_network]
     return net
 
 

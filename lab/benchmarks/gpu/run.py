@@ -10,6 +10,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
+import selection
 import torch
 import triton
 import work
@@ -18,7 +19,13 @@ from pages import Table, grid, heading, markdown, write
 
 from dcem_lab.runs.files import write_csv
 
-MAKERS = {"lml": work.lml, "dcem": work.solve, "plan": work.plan, "update": work.update}
+MAKERS = {
+    "lml": work.lml,
+    "topk": selection.operators,
+    "dcem": work.solve,
+    "plan": work.plan,
+    "update": work.update,
+}
 
 
 def main() -> None:
