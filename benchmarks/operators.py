@@ -25,9 +25,10 @@ class _SoftTopK(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, k: int, epsilon: float, n_iters: int) -> Tensor:
         n = x.shape[-1]
-        # Costs to the anchors, (batch, n, 2), and the logarithms of what each anchor receives.
+        # Costs to the anchors, (batch, n, 2), and the logarithms of what each anchor receives: two numbers
+        # that are made on the device, since a CUDA graph cannot copy them there.
         costs = -torch.stack([x.square(), (x - 1).square()], -1) / epsilon
-        share = x.new_tensor([(n - k) / n, k / n]).log()
+        share = torch.linspace(math.log((n - k) / n), math.log(k / n), 2, dtype=x.dtype, device=x.device)
         columns = torch.zeros_like(costs[..., :1, :])
         for _ in range(n_iters):
             rows = -math.log(n) - torch.logsumexp(costs + columns, -1, keepdim=True)
