@@ -131,14 +131,6 @@ QUESTIONS = {
         {"run": "planet/cheetah-run-best", "question": "to compare with", "changed": "", "charted": True},
         {"run": "planet/cheetah-run-best-mse", "question": "squared errors?", "changed": "model.loss=mse"},
     ],
-    "claims": [
-        {"run": "planet/cheetah-run-small", "question": "to compare with", "changed": ""},
-        {
-            "run": "planet/cheetah-run-small-in-turns",
-            "question": "updates in turns?",
-            "changed": "update_every=250",
-        },
-    ],
     "paper-preset": [
         {"run": "planet/cheetah-run-paper", "question": "to compare with", "changed": "", "charted": True},
         {"run": "planet/cheetah-run-paper-gelu", "question": "GELU?", "changed": "model.activation=gelu"},

@@ -204,23 +204,6 @@ def test_the_papers_preset_is_taken_apart_seed_by_seed(tmp_path):
     assert {row["variant"] for row in others} == {"paper"}
 
 
-def test_small_runs_about_the_papers_claims_have_a_table_of_their_own(tmp_path):
-    results = tmp_path / "lab/results"
-    made_up.write_questions(results)
-    columns = ["env_steps", "updates", "seconds", "eval_mean", "eval_median"]
-    for name, mean in {"": 20, "-in-turns": 30}.items():
-        folder = results / "planet" / f"cheetah-run-small{name}" / "seed0"
-        rows = [[25_008, 1, 1, 7, 7], [50_000, 2, 2, mean, mean - 1]]
-        made_up.write_rows(folder / "curve.csv", columns, rows)
-        made_up.write_record(folder)
-    rows = tables.TABLES["planet-claims"](tables.sources_in(tmp_path))
-    assert [list(row.values())[1:] for row in rows] == [
-        ["nothing", "0", "20", "19"],
-        ["`update_every=250`", "0", "30", "29"],
-    ]
-    assert not list(tables.TABLES["planet"](tables.sources_in(tmp_path)))
-
-
 def test_gains_are_on_episodes_that_begin_alike(tmp_path):
     """Also where they are not in the same order, or not all there."""
     made_up.write_questions(tmp_path / "lab/results")

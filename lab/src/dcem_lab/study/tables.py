@@ -183,7 +183,6 @@ TABLES: Tables = {
     "ppo": lambda sources: suite.training_rows(suite.read_trainings(sources.results / "ppo")),
     "planet-curves": _curves,
     "planet-questions": lambda sources: questions.planet_rows(sources.results),
-    "planet-claims": lambda sources: questions.claim_rows(sources.results),
     "paper-preset": lambda sources: questions.preset_rows(sources.results),
     "embed-questions": lambda sources: questions.embed_rows(sources.results),
     "ppo-questions": lambda sources: questions.ppo_rows(sources.results),

@@ -15,8 +15,8 @@ from dcem_lab.report.statistics import bootstrap
 from dcem_lab.suite.beside import at_steps, returns_of
 from dcem_lab.suite.numbers import evaluated, read_episodes, read_questions
 
-PRESET, CLAIMS = "paper-preset", "claims"
-_COMPARED, _SMALL = 200_000, 50_000  # environment steps; those of small runs on a CPU
+PRESET = "paper-preset"
+_COMPARED = 200_000  # environment steps
 _ASKED = (100_000, 250_000, 600_000)  # those of agents with a value; some runs end at the second
 _UNCHANGED, _NEWEST = 3, 5  # PPO steps, of the episodes that it explores in
 _RESAMPLES = 10_000
@@ -29,44 +29,34 @@ def planet_rows(results: Path) -> Rows:
     return [
         asked | {f"mean after {_COMPARED / 1e6:.1f}M steps": mean, "median": median}
         for asked, curve in _answers(results, "planet")
-        for mean, median in _at(_COMPARED, curve)
+        for mean, median in _early(curve)
     ]
 
 
 def preset_rows(results: Path) -> Rows:
     """Which parts of `best` improve the paper's preset: the early return of phase 1, a row per change."""
-    return _by_question(results, PRESET, _COMPARED)
-
-
-def claim_rows(results: Path) -> Rows:
-    """What the paper says about phase 1 and small runs can answer: the return at their end."""
-    return _by_question(results, CLAIMS, _SMALL)
-
-
-def _by_question(results: Path, what: str, steps: int) -> Rows:
-    """A row per question, the seeds one after the other."""
     rows: dict[str, dict[str, str]] = {}
-    for asked, curve in _answers(results, what):
+    for asked, curve in _answers(results, PRESET):
         seed = asked.pop("seed")
         row = rows.setdefault(asked["question"], asked)
-        for mean, median in _at(steps, curve):
+        for mean, median in _early(curve):
             values = {"seeds": seed, "mean": mean, "median": median}
             row |= {name: f"{row[name]}, {new}" if name in row else new for name, new in values.items()}
     return list(rows.values())
 
 
-def _at(wanted: int, curve: dict[str, np.ndarray]) -> Iterator[tuple[str, str]]:
-    """The mean and the median return of phase 1 after these steps, if there was an evaluation."""
+def _early(curve: dict[str, np.ndarray]) -> Iterator[tuple[str, str]]:
+    """The mean and the median return of phase 1 early on, if there was an evaluation."""
     (steps, mean), (_, median) = (evaluated(curve, name) for name in ("eval_mean", "eval_median"))
-    for i in np.flatnonzero(steps == wanted):
+    for i in np.flatnonzero(steps == _COMPARED):
         yield f"{mean[i]:.0f}", f"{median[i]:.0f}"
 
 
 def apart(results: Path) -> set[str]:
-    """Runs of phase 1 with a table of their own: those about the paper's preset alone, and small ones."""
+    """Runs of phase 1 that answer for the paper's preset alone; they have a page of their own."""
     asked = read_questions(results)
-    own = {one["run"] for name in (PRESET, CLAIMS) for one in asked.get(name, []) if not one.get("charted")}
-    return {run.removeprefix("planet/") for run in own - {one["run"] for one in asked.get("planet", [])}}
+    preset = {one["run"] for one in asked.get(PRESET, []) if not one.get("charted")}
+    return {run.removeprefix("planet/") for run in preset - {one["run"] for one in asked.get("planet", [])}}
 
 
 def embed_rows(results: Path) -> Rows:
