@@ -158,7 +158,8 @@ def test_presets_are_what_they_say() -> None:
     assert paper.planner == paper.evaluation
     assert (paper.planner.horizon, paper.collecting.seed_episodes, paper.collecting.noise) == (12, 5, 0.3)
     assert raw.world_model == RSSMConfig()
-    assert replace(paper, model=raw.model) == raw  # all that is chosen is in the model
+    chosen = {"model": raw.model, "updates_per_step": 6.4, "clip": 1000.0, "average": 0.0}
+    assert replace(paper, **chosen) == raw  # what the paper says is the same in both
     model = paper.world_model
     assert (model.members, model.pessimism, model.loss, model.predict_std) == (1, 0, "nll", True)
     assert (model.normalize, model.std, model.sample, model.reward_weight) == (True, 0.01, False, 10)
