@@ -1,12 +1,13 @@
 """What the GPU benchmark switches on and off, where there is neither a GPU nor Triton."""
 
 import importlib
-import os
 import sys
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+
+from dcem.distributions import fused
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "gpu"
 
@@ -29,20 +30,17 @@ def test_the_soft_topk_is_measured_without_its_kernel_too(script, monkeypatch):
     assert module.fused == "a kernel"
 
 
-@pytest.mark.parametrize("before", [None, "0"])
-def test_fused_kernels_are_on_for_their_rows_alone(script, monkeypatch, before):
-    monkeypatch.delenv("DCEM_FUSED", raising=False)
-    if before is not None:
-        monkeypatch.setenv("DCEM_FUSED", before)
-    with script("work").fused():
-        assert os.environ["DCEM_FUSED"] == "1"
-    assert os.environ.get("DCEM_FUSED") == before
+def test_solves_are_measured_without_their_fused_kernels_too(script):
+    before = fused.DEVICES
+    with script("work").separate():
+        assert fused.DEVICES == ()
+    assert fused.DEVICES == before == ("cuda",)
 
 
 def test_the_overhead_is_that_of_a_solve_with_them_and_without(script, monkeypatch):
     work, pages = script("work"), script("pages")
     monkeypatch.setitem(sys.modules, "triton", MagicMock())  # whose version is written down
-    times = {"dcem, captured": 4.0, work.FUSED: 2.0, "the objective alone, captured": 1.0}
+    times = {"dcem, captured": 2.0, work.SEPARATE: 4.0, "the objective alone, captured": 1.0}
     rows = [pages.Row("B=1, forward", what, ms, 1.0) for what, ms in times.items()]
     found = script("run").overhead(pages.Table("dcem", "", "", rows))
-    assert [(row[1], row[-1]) for row in found] == [("dcem, captured", 4.0), (work.FUSED, 2.0)]
+    assert [(row[1], row[-1]) for row in found] == [("dcem, captured", 2.0), (work.SEPARATE, 4.0)]

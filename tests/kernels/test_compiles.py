@@ -9,12 +9,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from dcem.distributions import fused
-
-pytestmark = [
-    pytest.mark.interpreter,
-    pytest.mark.skipif(not fused.INTERPRETED, reason="needs TRITON_INTERPRET=1, see make test-kernels"),
-]
+pytestmark = pytest.mark.interpreter
 
 
 @pytest.mark.parametrize("capability", ["80", "90"])

@@ -7,7 +7,7 @@ from torch import Tensor
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from dcem import _native
-from dcem.distributions import fused, moments_triton
+from dcem.distributions import moments_triton
 from dcem.distributions.moments import _plain
 from dcem.topk import hard_triton, lml_triton
 from dcem.topk.hard import hard_topk
@@ -15,7 +15,6 @@ from dcem.topk.lml import soft_topk
 
 pytestmark = [
     pytest.mark.interpreter,
-    pytest.mark.skipif(not fused.INTERPRETED, reason="needs TRITON_INTERPRET=1, see make test-kernels"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of numpy, which does not expect infinities
 ]
 DTYPES = [torch.float32, torch.float64]

@@ -10,7 +10,6 @@ from torch import Tensor
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from dcem import _native
-from dcem.distributions import fused
 from dcem.distributions.moments import rank_mu, weighted_moments
 from dcem.solvers import refit_triton
 from dcem.solvers.elites import lowest_smooth
@@ -19,7 +18,6 @@ from dcem.topk.lml import flags, soft_topk
 
 pytestmark = [
     pytest.mark.interpreter,
-    pytest.mark.skipif(not fused.INTERPRETED, reason="needs TRITON_INTERPRET=1, see make test-kernels"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of numpy, which does not expect infinities
 ]
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-9}

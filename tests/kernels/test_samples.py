@@ -10,16 +10,8 @@ from dcem.distributions import Gaussian, fused
 from dcem.distributions.gaussian import GaussianState
 from dcem.distributions.samples import drawn_by_kernel
 
-pytestmark = [
-    pytest.mark.interpreter,
-    pytest.mark.skipif(not fused.INTERPRETED, reason="needs TRITON_INTERPRET=1, see make test-kernels"),
-]
+pytestmark = pytest.mark.interpreter
 BOUNDS = [None, (-1.0, 1.5), (torch.linspace(-1, 0, 5), 1.5), (-0.3, torch.ones(1))]
-
-
-@pytest.fixture(autouse=True)
-def _on(monkeypatch):
-    monkeypatch.setenv("DCEM_FUSED", "1")
 
 
 def inputs(*shape: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -72,10 +64,12 @@ def test_derivatives_of_any_order(bounds):
 
 
 def test_without_gradients_one_tensor_is_enough():
-    mean, sigma, noise = inputs(4, 3)
+    given, gaussian = inputs(4, 3), Gaussian(bounds=(-1.0, 1.5))
     with torch.no_grad():
-        u, x = drawn_by_kernel(mean, sigma, noise, None)
-    assert u is x
+        u, x = drawn_by_kernel(*given, gaussian.box)
+        assert u is x
+        torch.testing.assert_close(x, plain(*given, gaussian))
+        assert drawn_by_kernel(*given, None) is None  # one kernel in torch, too
 
 
 @pytest.mark.parametrize(
@@ -89,5 +83,14 @@ def test_without_gradients_one_tensor_is_enough():
     ],
 )
 def test_what_the_kernel_does_not_support_is_left_to_torch(change):
-    mean, sigma, noise = change(*(x.detach() for x in inputs(3, 4, 5)))
+    mean, sigma, noise = inputs(3, 4, 5)
+    assert drawn_by_kernel(mean, sigma, noise, None) is not None
+    mean, sigma, noise = change(mean, sigma, noise)
     assert drawn_by_kernel(mean, sigma, noise, None) is None
+
+
+def test_rows_too_long_for_one_program_are_left_to_torch(monkeypatch):
+    given = inputs(2, 10, 3)
+    assert drawn_by_kernel(*given, None) is not None
+    monkeypatch.setattr(fused, "LONGEST", 29)
+    assert drawn_by_kernel(*given, None) is None

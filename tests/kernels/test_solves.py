@@ -1,4 +1,4 @@
-"""Whole solves with the fused kernels equal those in plain torch; off unless requested."""
+"""Whole solves with the fused kernels equal those in plain torch; on CUDA alone."""
 
 import pytest
 import torch
@@ -9,11 +9,12 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import dcem
 from dcem import _native
 from dcem.distributions import fused, samples_triton
+from dcem.distributions.gaussian import GaussianState
 from dcem.solvers import refit_triton
+from dcem.solvers.refit import refit_by_kernel
 
 pytestmark = [
     pytest.mark.interpreter,
-    pytest.mark.skipif(not fused.INTERPRETED, reason="needs TRITON_INTERPRET=1, see make test-kernels"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of numpy, which does not expect infinities
 ]
 PAPER = {"tau": 1.0, "normalize": True, "distribution": dcem.Gaussian(estimator="likelihood")}
@@ -52,27 +53,25 @@ def solved(solver: dcem.DCEM | dcem.MPPI, order: int = 1) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_solve_and_its_gradients(monkeypatch, name):
-    monkeypatch.setenv("DCEM_FUSED", "1")
     found = solved(SOLVERS[name])
-    monkeypatch.delenv("DCEM_FUSED")
+    monkeypatch.setattr(fused, "DEVICES", ())
     monkeypatch.setattr(_native, "kernels", dict)
     torch.testing.assert_close(found, solved(SOLVERS[name]), rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["paper", "default"])
 def test_second_derivatives(monkeypatch, name):
-    monkeypatch.setenv("DCEM_FUSED", "1")
     found = solved(SOLVERS[name], order=2)
-    monkeypatch.delenv("DCEM_FUSED")
+    monkeypatch.setattr(fused, "DEVICES", ())
     torch.testing.assert_close(found, solved(SOLVERS[name], order=2), rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["paper", "default", "unscaled", "box"])
 def test_without_gradients(monkeypatch, name):
     with torch.no_grad():
-        expected = _solution(SOLVERS[name])
-        monkeypatch.setenv("DCEM_FUSED", "1")
-        torch.testing.assert_close(_solution(SOLVERS[name]), expected)
+        found = _solution(SOLVERS[name])
+        monkeypatch.setattr(fused, "DEVICES", ())
+        torch.testing.assert_close(found, _solution(SOLVERS[name]))
 
 
 def _solution(solver: dcem.DCEM) -> Tensor:
@@ -81,30 +80,40 @@ def _solution(solver: dcem.DCEM) -> Tensor:
     return dcem.minimize(lambda x: (x - 0.3).square().sum(-1), solver, x0, noise=noise).x
 
 
-@pytest.mark.parametrize(("setting", "launched"), [("1", True), ("0", False), (None, False)])
-def test_they_run_on_request_alone(monkeypatch, setting, launched):
+@pytest.mark.parametrize(("devices", "launched"), [(("cpu",), True), (("cuda",), False)])
+def test_they_run_on_their_devices_alone(monkeypatch, devices, launched):
     count = []
     for module in (refit_triton, samples_triton):
         kernel = module.forward
         monkeypatch.setattr(module, "forward", lambda *a, kernel=kernel: count.append(1) or kernel(*a))
-    monkeypatch.delenv("DCEM_FUSED", raising=False)
-    if setting is not None:
-        monkeypatch.setenv("DCEM_FUSED", setting)
+    monkeypatch.setattr(fused, "DEVICES", devices)
     solved(SOLVERS["paper"])
     assert len(count) == 6 * launched  # one of each in every iteration
 
 
 def test_more_samples_than_fit_are_refitted_in_two_steps(monkeypatch):
-    monkeypatch.setenv("DCEM_FUSED", "1")
     expected = solved(SOLVERS["paper"])
     monkeypatch.setattr(refit_triton, "MAX_SAMPLES", 19)
     monkeypatch.setattr(refit_triton, "forward", lambda *_: pytest.fail("too many for the kernel"))
     torch.testing.assert_close(solved(SOLVERS["paper"]), expected, rtol=1e-7, atol=1e-8)
 
 
-def test_half_precision_and_transforms_are_left_to_torch(monkeypatch):
-    monkeypatch.setenv("DCEM_FUSED", "1")
-    assert fused.wanted(torch.zeros(1)) and not fused.wanted(torch.zeros(1, dtype=torch.bfloat16))
+def test_numbers_of_two_types_are_refitted_in_two_steps():
+    u, values, mean = torch.zeros(2, 20, 3), torch.rand(2, 20), torch.zeros(2, 3)
+    elite = 4, 1.0, True
+
+    def refitted(values: Tensor, mean: Tensor) -> object:
+        phi = GaussianState(mean, torch.ones_like(mean))
+        return refit_by_kernel(dcem.Gaussian(), phi, u, (values, *elite), 0.0)
+
+    assert refitted(values, mean) is not None
+    assert refitted(values.double(), mean) is None
+    assert refitted(values, mean.double()) is None
+
+
+def test_half_precision_and_transforms_are_left_to_torch():
+    u = torch.zeros(2, 3, 4)
+    assert fused.wanted(u) and not fused.wanted(u.bfloat16())
     inside = []
-    torch.func.vmap(lambda x: inside.append(fused.wanted(x)) or x)(torch.zeros(2, 1))
+    torch.func.vmap(lambda x: inside.append(fused.wanted(x)) or x)(u)
     assert inside == [False]

@@ -1,17 +1,18 @@
-"""Whether the fused kernels between two evaluations of the objective are used. Experimental: on request."""
-
-import os
+"""Whether the fused kernels between two evaluations of the objective are used."""
 
 import torch
 from torch import Tensor
 
 from dcem._checks import is_transformed
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton runs its kernels in Python, on CPU tensors
+DEVICES: tuple[str, ...] = ("cuda",)  # tests and benchmarks change this
+# Numbers in a row's samples: one program reads them all, where torch shares them out. An estimate of where,
+# with a single row, that takes as long as the launches it saves.
+LONGEST = 2**17
 
 
 def wanted(x: Tensor) -> bool:
-    """For tensors like x, on CUDA, with DCEM_FUSED=1 in the environment?"""
-    if not (x.is_cuda or INTERPRETED) or x.dtype not in (torch.float32, torch.float64) or is_transformed():
+    """For samples like x (*B, N, n)?"""
+    if x.device.type not in DEVICES or x.dtype not in (torch.float32, torch.float64) or is_transformed():
         return False
-    return os.environ.get("DCEM_FUSED") == "1"
+    return x.numel() > 0 and x.shape[-2] * x.shape[-1] <= LONGEST

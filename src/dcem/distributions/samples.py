@@ -19,16 +19,18 @@ def drawn_by_kernel(
 ) -> tuple[Tensor, Tensor] | None:
     """mean + sigma · noise (*B, N, n) for mean and sigma (*B, n), clamped to the box, as u and as x.
 
-    None if the kernel does not support the input. The gradients of u, from the refit, and of x, from the
-    objective, meet inside the kernel: autograd need not add them up.
+    None if the kernel does not support the input, or saves nothing. The gradients of u, from the refit, and
+    of x, from the objective, meet inside the kernel: autograd need not add them up.
     """
-    if kernels is None or not fused.wanted(noise) or noise.numel() == 0 or noise.requires_grad:
+    if kernels is None or not fused.wanted(noise) or noise.requires_grad:
         return None
     shape = (*noise.shape[:-2], noise.shape[-1])
     if any(x.shape != shape or x.dtype != noise.dtype for x in (mean, sigma)):
         return None
     bounds = None if box is None else (box.low, box.high)
     if not (torch.is_grad_enabled() and (mean.requires_grad or sigma.requires_grad)):
+        if bounds is None:
+            return None  # one kernel in torch, too
         return kernels.forward(mean, sigma, noise, bounds, False)
     return _Drawn.apply(mean, sigma, noise, bounds)
 

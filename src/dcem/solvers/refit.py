@@ -50,12 +50,13 @@ def refit_by_kernel(
     how = flags(scaling, finite_only=True, gate=True, lowest=True)
     settings = float(k), float(tau), warmer or 0.0, how, slowest, floor, near
     run = triton if on_device else native
+    if any(x is not None and x.dtype != u.dtype for x in (*inputs, floors)):
+        return None
     if is_transformed():
-        tensors = (x for x in (*inputs, floors) if x is not None)
-        if not compiles_natively(u) or any(x.dtype != u.dtype for x in tensors):
+        if not compiles_natively(u):
             return None
         weights, mean, sigma = _TracedRefit.apply(*inputs, floors, settings)
-    elif not (on_device or kernel("refit", *inputs, floors)) or values.dtype != u.dtype:
+    elif not (on_device or kernel("refit", *inputs, floors)):
         return None
     elif not torch.is_grad_enabled():
         weights, mean, sigma, _ = run.forward(*inputs, floors, *settings)
