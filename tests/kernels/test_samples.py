@@ -89,6 +89,14 @@ def test_what_the_kernel_does_not_support_is_left_to_torch(change):
     assert drawn_by_kernel(mean, sigma, noise, None) is None
 
 
+def test_bounds_that_need_gradients_get_them_from_torch():
+    high = torch.full((5,), 0.5, dtype=torch.float64, requires_grad=True)
+    gaussian, given = Gaussian(bounds=(-1.0, high)), inputs(2, 40, 5)
+    assert drawn_by_kernel(*given, gaussian.box) is None
+    with torch.no_grad():
+        assert drawn_by_kernel(*given, gaussian.box) is not None
+
+
 def test_rows_too_long_for_one_program_are_left_to_torch(monkeypatch):
     given = inputs(2, 10, 3)
     assert drawn_by_kernel(*given, None) is not None

@@ -28,6 +28,8 @@ def drawn_by_kernel(
     if any(x.shape != shape or x.dtype != noise.dtype for x in (mean, sigma)):
         return None
     bounds = None if box is None else (box.low, box.high)
+    if torch.is_grad_enabled() and any(isinstance(b, Tensor) and b.requires_grad for b in bounds or ()):
+        return None
     if not (torch.is_grad_enabled() and (mean.requires_grad or sigma.requires_grad)):
         if bounds is None:
             return None  # one kernel in torch, too
