@@ -8,6 +8,7 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import expit
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dcem
 from dcem import lml
@@ -360,3 +361,20 @@ def test_one_huge_penalty_gets_no_weight_after_standardising():
 def test_a_row_constant_to_rounding_is_uniform_after_standardising():
     x = 1e6 + torch.randn(3, 10, dtype=torch.float64) * 1e-11
     assert torch.allclose(soft_topk(x, 2, 1.0, scaling=True), torch.full_like(x, 0.2))
+
+
+class FromHost(TorchDispatchMode):
+    """Notices tensors made of Python's numbers, which a CUDA graph cannot copy to the device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func is not torch.ops.aten.lift_fresh.default
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("k", [3, 3.5])
+@pytest.mark.parametrize("normalize", [False, True, "half"])
+def test_no_constant_comes_from_the_host(monkeypatch, k, normalize):
+    monkeypatch.setenv("DCEM_NATIVE", "0")
+    x = torch.randn(2, 20, requires_grad=True)
+    with FromHost():
+        torch.autograd.grad(soft_topk(x, k, 0.5, normalize).square().sum(), x)

@@ -271,11 +271,21 @@ def test_tables_are_merged_and_controllers_renamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_episodes")
+def test_runs_are_renamed_too(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "ours.csv", "a cem runs/x 1.0", "a cem y 2.0", "b dcem runs/x 3.0")
+    assert exit_code("eval", "--table", table, "--rename", "runs/x", "best/seed0") == exits.DONE
+    renamed = {"a cem best/seed0": "1.0", "a cem y": "2.0", "b dcem best/seed0": "3.0"}
+    assert in_table(table) == renamed
+    assert json.loads(table.with_suffix(".json").read_text()).keys() == renamed.keys()
+
+
+@pytest.mark.usefixtures("no_episodes")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--rename", "cem", "dcem"], "must have no controller 'dcem' yet for a and x"),
-        (["--rename", "mpc", "x"], "must have a controller 'mpc' to rename, but it has none"),
+        (["--rename", "mpc", "x"], "must have a controller or run 'mpc' to rename, but it has none"),
+        (["--rename", "x", "y"], "must have no run 'y' yet for a and dcem"),
         (["--merge", "nothing.csv"], "nothing.csv must be a table to merge, but it is not there"),
         (["--merge", "other.csv", "--seed", "3"], "need --table, and nothing else, got also --seed"),
         (["cheetah-run", "--merge", "other.csv"], "need --table, and nothing else, got also cheetah-run"),
@@ -286,7 +296,7 @@ def test_a_table_is_left_alone_where_it_cannot_be_edited(
     capsys: pytest.CaptureFixture,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    table = write_table(tmp_path / "ours.csv", "a cem x 1.0", "a dcem x 2.0")
+    table = write_table(tmp_path / "ours.csv", "a cem x 1.0", "a dcem x 2.0", "a dcem y 3.0")
     before = table.read_bytes(), table.with_suffix(".json").read_bytes()
     assert exit_code("eval", *words, "--table", table) == exits.USAGE
     assert message in capsys.readouterr().err

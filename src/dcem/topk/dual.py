@@ -47,14 +47,14 @@ def from_threshold(x: Tensor, k: float | Tensor, tau: float | Tensor, look: bool
     half = torch.where(upper == lower, 0.0, upper - lower) * (inv / 2)
     near = torch.exp(-distance)
     sides = torch.stack([(1 - h) * near, h * near])
-    sign = torch.tensor([1.0, -1.0], dtype=x.dtype, device=x.device).reshape(2, *[1] * x.ndim)
     nu, done = torch.zeros_like(half), torch.zeros_like(half, dtype=torch.bool)
     for _ in range(_STEPS):
-        rest = (near * torch.exp(sign * nu - half)).add_(1).reciprocal_()
+        rest = (near * torch.exp(torch.stack([nu, -nu]) - half)).add_(1).reciprocal_()
         terms = sides * rest
         total = terms.sum(-1, keepdim=True)
         slope = terms.mul_(rest).sum(-1, keepdim=True)
-        step = ((sign * total.log()).sum(0) + 2 * nu) / (slope / total).sum(0)
+        left_out, missing = total.log()
+        step = (left_out - missing + 2 * nu) / (slope / total).sum(0)
         nu = torch.where(done, nu, nu - step)
         if look:
             # A step this small leaves an error of about its square: rounding.

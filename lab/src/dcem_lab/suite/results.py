@@ -98,19 +98,23 @@ def merge(table: Path, other: Path) -> None:
 
 
 def rename(table: Path, old: str, new: str) -> None:
-    """Give a controller of the table another name, which none of the same task and run may have yet."""
+    """Give a controller of the table, or a run, another name, which nothing beside it may have yet."""
     rows, records = read_table(table), _read_records(table)
-    whose = {tuple(row[:3]) for row in rows}
-    if old not in {controller for _, controller, _ in whose}:
-        raise ValueError(f"{table} must have a controller {old!r} to rename, but it has none")
-    for task, controller, run in sorted(whose):
-        if controller != old:
-            continue
-        if (task, new, run) in whose:
-            raise ValueError(f"{table} must have no controller {new!r} yet for {task} and {run}")
-        if f"{task} {old} {run}" in records:
-            records[f"{task} {new} {run}"] = records.pop(f"{task} {old} {run}")
-    _write(table, [[task, new if name == old else name, *rest] for task, name, *rest in rows], records)
+    whose = sorted({tuple(row[:3]) for row in rows})
+    column = next((at for at in (1, 2) if any(key[at] == old for key in whose)), None)
+    if column is None:
+        raise ValueError(f"{table} must have a controller or run {old!r} to rename, but it has none")
+
+    def renamed(key: Sequence[str]) -> tuple[str, ...]:
+        return (*key[:column], new, *key[column + 1 :]) if key[column] == old else tuple(key)
+
+    for key in whose:
+        if renamed(key) != key and renamed(key) in whose:
+            beside = " and ".join(name for at, name in enumerate(key) if at != column)
+            raise ValueError(f"{table} must have no {Row._fields[column]} {new!r} yet for {beside}")
+    names = {" ".join(key): " ".join(renamed(key)) for key in whose}
+    kept = {names.get(name, name): record for name, record in records.items()}
+    _write(table, [[*renamed(row[:3]), *row[3:]] for row in rows], kept)
 
 
 def _put(table: Path, rows: list[list[str]], records: dict[str, Any]) -> None:

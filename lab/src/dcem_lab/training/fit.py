@@ -19,7 +19,7 @@ def descend(
     # Do not use backward(): its accumulation nodes are tied to the stream that first used a parameter.
     gradients = torch.autograd.grad(loss, parameters)
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
+        parameter.grad = gradient.contiguous()  # as Adam's kernel wants it: those of a cat are views
     norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
     optimizer.step()
     return norm
