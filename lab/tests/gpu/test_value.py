@@ -116,7 +116,9 @@ def test_half_precision_gives_nearly_the_same_gradients(learn_reward: bool) -> N
         assert (got - expected).norm() < 0.01 * expected.norm()
 
 
-@pytest.mark.parametrize(("dtype", "iterations"), [("float32", 6), ("float16", 1), ("float32", 0), ("float16", 0)])
+@pytest.mark.parametrize(
+    ("dtype", "iterations"), [("float32", 6), ("float16", 1), ("float32", 0), ("float16", 0)]
+)
 def test_a_captured_plan_equals_that_of_the_processor(dtype: str, iterations: int) -> None:
     """Also after the weights have changed."""
     there, value_there = make()
