@@ -25,6 +25,7 @@ test-library: .venv-library/installed  ## the library's tests, where there is to
 
 test-kernels: .venv-kernels/installed  ## the kernels for CUDA without a GPU: Triton interprets and compiles them
 	TRITON_INTERPRET=1 $(KERNELS)/python -m pytest -q -m interpreter tests/kernels
+	TRITON_INTERPRET=1 $(KERNELS)/python -m pytest -q -c lab/pyproject.toml lab/tests/kernels
 
 test-versions:  ## the library's tests with other versions of Python and torch, as far as the machine has them
 	@for pair in $(VERSIONS); do bash tests/versions.sh $${pair%/*} $${pair#*/} || exit 1; done
@@ -75,10 +76,10 @@ dist: .venv/installed  ## both wheels, into out/dist
 	$(LIBRARY)/python $(PIP) --constraint constraints.txt --editable '.[test]'
 	touch $@
 
-.venv-kernels/installed: pyproject.toml constraints.txt
+.venv-kernels/installed: pyproject.toml lab/pyproject.toml constraints.txt
 	test -x $(KERNELS)/python || $(PYTHON) -m venv .venv-kernels
 	$(KERNELS)/python $(PIP) $(TORCH)
-	$(KERNELS)/python $(PIP) --constraint constraints.txt --editable '.[test]' $(TRITON)
+	$(KERNELS)/python $(PIP) --constraint constraints.txt --editable '.[test]' --editable ./lab gymnasium $(TRITON)
 	touch $@
 
 clean:
