@@ -231,9 +231,8 @@ def other_seeds(one: Evaluation, found: Sequence[Evaluation]) -> list[Evaluation
 
 def planning_rows(results: Path) -> list[dict[str, str]]:
     """The time of one plan on a CPU and on a GPU, and the return of such plans."""
-    returns = {
-        (e.task, e.controller, e.sampled): f"{np.median(e.totals):.0f}" for e in read_evaluations(results)
-    }
+    evaluations = (*read_evaluations(results), *read_evaluations(results, "agent"))
+    returns = {(e.task, e.controller, e.sampled): f"{np.median(e.totals):.0f}" for e in evaluations}
     rows = rows_if_any(results / "dmc" / "planning.csv")
     plans = {
         (task, controller, f"{int(sampled):,}"): {row["kind"]: row for row in found}
