@@ -27,6 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     seen: list[object] = []
     apply = mlp_triton.normed_network
+    monkeypatch.setattr(mlp_triton, "DEVICES", ("cuda",))
     monkeypatch.setattr(mlp_triton, "normed_network", lambda *given: seen.append(given) or apply(*given))
     return seen
 
