@@ -72,6 +72,46 @@ def test_relative_agreement_in_float32_on_ordinary_rows() -> None:
             assert ((y - exact).norm() / exact.norm()).item() <= 1e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_one_entry_far_above_the_others(dtype: torch.dtype) -> None:
+    """Σ y is k to rounding for any ν between them. At the root the others have what it lacks."""
+    x = torch.zeros(1, 40, dtype=dtype, device="cuda")
+    x[0, 7] = 0.8
+    weight = math.exp(-0.8 / 0.01 / 2) / math.sqrt(39)  # 7e-19
+    expected = torch.full((1, 40), weight, dtype=torch.float64)
+    expected[0, 7] = 1.0
+    rtol = 2e-5 if dtype == torch.float32 else 1e-13
+    torch.testing.assert_close(dcem.lml(x, 1, 0.01).cpu().double(), expected, rtol=rtol, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("tau", [1.0, 0.1, 0.01, 1e-3])
+@pytest.mark.parametrize(
+    ("n", "k"), [(40, 1), (40, 6.5), (40, 34), (1000, 100), (4096, 7), (8192, 5000), (16384, 7), (20000, 700)]
+)
+def test_steep_rows(n: int, k: float, tau: float, dtype: torch.dtype) -> None:
+    """Weights of any size have digits, and derivatives are right where no weight is undecided."""
+    x = torch.randn(8, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x[0], x[0, n // 2] = 0.0, 0.8
+    x[1] += 100 * (x[1] > 0)
+    x[2] = (4 * x[2]).round() / 4
+    x[3] = (x[3] / x[4]).clamp(-1e3, 1e3)
+    g = torch.randn(8, n, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(dtype)
+    answers = []
+    for device, kind in (("cuda", dtype), ("cpu", torch.float64)):
+        at = {"device": device, "dtype": kind}
+        leaves = x.to(dtype).to(**at).requires_grad_(), torch.full((8,), k, **at).requires_grad_()
+        y = dcem.lml(*leaves, torch.full((8,), tau, dtype=dtype).to(**at))
+        gradients = torch.autograd.grad(y, leaves, g.to(**at))
+        answers.append([v.detach().cpu().double() for v in (y, *gradients)])
+    (y, gx, gk), (exact, exact_gx, exact_gk) = answers
+    rtol, least = (1e-3, 1e-32) if dtype == torch.float32 else (1e-9, 1e-280)
+    torch.testing.assert_close(y, exact, rtol=rtol, atol=least)
+    steepest = ((exact * (1 - exact)).amax(-1, keepdim=True) / tau).clamp_min(least)
+    torch.testing.assert_close(gx / steepest, exact_gx / steepest, rtol=0, atol=rtol)
+    torch.testing.assert_close(gk, exact_gk, rtol=0, atol=rtol)
+
+
 def test_gradients_to_tau_and_k_with_rows_of_each() -> None:
     x = torch.randn(5, 200, dtype=torch.float64)
     tau = torch.rand(5, dtype=torch.float64) + 0.3

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dcem.solvers.refit_native import Settings
-from dcem.topk.dual_triton import nth_largest, solve
+from dcem.topk.dual_triton import logits, nth_largest, solve
 from dcem.topk.lml_native import HALF, STANDARDIZE
 from dcem.topk.standardize import DIGITS
 
@@ -96,11 +96,15 @@ def _forward_kernel(
 
     k = _double(k).to(number)
     some, spread = some.to(number), spread.to(number)
-    z = solve(x, good, some, k, origin, spread, _steepness(inv, tau, TINY).to(number), SMALL)
+    steep = _steepness(inv, tau, TINY).to(number)
+    upper, lower, nu = solve(x, good, some, k, origin, spread, steep, SMALL)
+    z = logits(x, good, upper, lower, steep, nu)
     w = tl.sigmoid(z)
     tl.store(weights_ptr + row * N + sample, w, mask=present)
     if WARMER:
-        z = solve(x, good, some, k, origin, spread, _steepness(inv, slopes_at, TINY).to(number), SMALL)
+        steep = _steepness(inv, slopes_at, TINY).to(number)
+        upper, lower, nu = solve(x, good, some, k, origin, spread, steep, SMALL)
+        z = logits(x, good, upper, lower, steep, nu)
     keep_ptr += row * (N + _STATS + 2 * n)
     tl.store(keep_ptr + sample, z, mask=present)
     keep_ptr += N

@@ -11,16 +11,31 @@ import triton.language as tl
 
 @triton.jit
 def solve(x, good, count, k, mean, std, inv, SMALL: tl.constexpr):
-    """z = inv x + ν with Σ σ(z) = k over the `good` entries of x, `count` of them, with this mean and std.
+    """An upper and a lower edge and ν, from which `logits` computes z = inv x + constant with Σ σ(z) = k.
 
-    +inf for all of them if there are no more than k, and -inf for the others.
+    The sum is over the `good` entries of x, `count` of them, with this mean and std. If there are no more
+    than k, ν is +inf. The edges are the entries on either side of the threshold, or both the mean.
     """
     everything = k >= count
     kept = tl.where(everything, 0.5 * count, k)
-    z, solved = _from_moments(x, good, count, kept, mean, std, inv, SMALL)
+    upper, lower = mean, mean
+    nu, solved = _from_moments(x, good, count, kept, mean, std, inv, SMALL)
     if not (solved | everything):
-        z = _from_threshold(x, good, kept, inv, SMALL)
-    return tl.where(good, tl.where(everything, float("inf"), z), float("-inf"))
+        upper, lower, nu = _from_threshold(x, good, kept, inv, SMALL)
+    return upper, lower, tl.where(everything, float("inf"), nu)
+
+
+@triton.jit
+def logits(x, good, upper, lower, inv, nu):
+    """z of the good entries, from what `solve` returned, and -inf for the others.
+
+    There is no entry between the edges, and z is ν halfway. Next to them the differences are exact.
+    """
+    half = (upper - lower) * 0.5 * inv
+    a = tl.where(x > lower, (x - upper) * inv + half, (x - lower) * inv - half)
+    # For all or none ν is infinite, and so is a where it overflows.
+    z = tl.where(tl.abs(nu) < float("inf"), a + nu, nu)
+    return tl.where(good, z, float("-inf"))
 
 
 @triton.jit
@@ -30,21 +45,22 @@ def _from_moments(x, good, count, k, mean, std, inv, SMALL: tl.constexpr):
     target = tl.log(k / (count - k))
     # For Gaussian a, E σ(a + ν) is close to σ(ν / sqrt(1 + π var / 8)).
     nu = target * tl.sqrt(1.0 + 0.39269908169872414 * (std * inv) * (std * inv))
-    smooth = std * inv <= 4.0
+    smooth = std * inv <= 16.0  # not 4, as in `native.cpp`: here the threshold costs more than a few steps
     going = smooth
     close = count < 0.0
     iteration = 0
     while going:
         y = tl.where(good, tl.sigmoid(a + nu), 0.0)
-        m = tl.sum(y, 0) / count
-        slope = m - tl.sum(y * y, 0) / count
+        total, squares = tl.split(tl.sum(tl.join(y, y * y), 0))
+        m = total / count
+        slope = m - squares / count
         smooth = (m < 1.0) & (slope > m * 0.0625)  # below, rounding of Σ y costs ν its digits
         step = (tl.log(m / (1.0 - m)) - target) * m * (1.0 - m) / slope
         nu = tl.where(smooth, nu - step, nu)
         close = tl.abs(step) <= SMALL
         iteration += 1
         going = smooth & (tl.abs(step) > SMALL) & (iteration < 7)
-    return a + nu, smooth & close
+    return nu, smooth & close
 
 
 @triton.jit
@@ -55,42 +71,56 @@ def _from_threshold(x, good, k, inv, SMALL: tl.constexpr):
     rank = tl.sum((good & (x >= upper)).to(x.dtype), 0)
     below = tl.max(tl.where(good & (x < upper), x, float("-inf")), 0)
     # The largest entry that is left out, fully or partly.
-    lower = tl.where(first == k, tl.where(rank > first, upper, below), upper)
-    above = good & (x > lower)
-    tied = good & (x == lower)
-    share = (k - tl.sum(above.to(x.dtype), 0)) / tl.sum(tied.to(x.dtype), 0)
-    h = tl.where(above, 1.0, tl.where(tied, share, 0.0))
+    lower = tl.where((first == k) & (rank == first), below, upper)
+    # Of those equal to it, h has what is left of k; all others have one term, since their h is 0 or 1.
+    left = k - tl.sum((good & (x > lower)).to(x.dtype), 0)
+    tied = tl.sum((good & (x == lower)).to(x.dtype), 0)
     half = (upper - lower) * 0.5 * inv
-    distance = tl.abs(x - tl.where(above, upper, lower)) * inv
-    near = tl.where(good, tl.exp(-distance), 0.0)
     nu = 0.0 * k
     going = k >= 0.0
     iteration = 0
     while going:
-        r = 1.0 / (1.0 + near * tl.exp(nu - half))
-        q = 1.0 / (1.0 + near * tl.exp(-nu - half))
-        got = (1.0 - h) * near * r
-        lacks = h * near * q
-        total, missing = tl.sum(got, 0), tl.sum(lacks, 0)
-        slope = tl.sum(got * r, 0) / total + tl.sum(lacks * q, 0) / missing
-        step = (tl.log(total) - tl.log(missing) + 2.0 * nu) / slope
+        # What an entry gets or lacks, over e^(ν - half) or e^(-ν - half): at the edges that is never tiny.
+        rise, fall = tl.exp(nu - half), tl.exp(-nu - half)
+        near = tl.exp(-tl.abs(x - tl.where(x > lower, upper, lower)) * inv)
+        rest = 1.0 / (1.0 + near * tl.where(x > lower, fall, rise))
+        term = tl.where(good, near * rest, 0.0)
+        got, lacks = tl.where(x < lower, term, 0.0), tl.where(x > lower, term, 0.0)
+        r, q = 1.0 / (1.0 + rise), 1.0 / (1.0 + fall)
+        terms = tl.join(got, lacks)
+        sums, slopes = tl.split(tl.sum(tl.join(terms, terms * rest[:, None]), 0))
+        (total, missing), (bend, other) = tl.split(sums), tl.split(slopes)
+        total += (tied - left) * r
+        missing += left * q
+        bend += (tied - left) * r * r
+        other += left * q * q
+        step = (tl.log(total) - tl.log(missing) + 2.0 * nu) / (bend / total + other / missing)
         nu -= step
         iteration += 1
         going = (tl.abs(step) > SMALL) & (iteration < 8)
-    return nu + tl.where(above, half + distance, -half - distance)
+    return upper, lower, nu
 
 
 @triton.jit
 def nth_largest(x, good, n):
     """The n-th largest of the good entries, of which there are as many."""
-    # Integer keys in the order of the numbers: their bits, flipped if negative. Excluded entries get key 0.
+    # Integer keys in the order of the numbers: their bits, flipped if negative. Bit by bit the largest one
+    # that n entries reach, until it separates n from the others.
     BITS: tl.constexpr = x.dtype.primitive_bitwidth
-    bits = x.to(tl.uint64 if BITS == 64 else tl.uint32, bitcast=True)
-    top = tl.full((), 1, bits.dtype) << (BITS - 1)
-    key = tl.where(good, tl.where(bits >= top, ~bits, bits | top), 0).to(bits.dtype)
-    # Bit by bit: the largest number that enough keys reach.
-    last = tl.full((), 0, bits.dtype)
-    for place in range(BITS):
-        candidate = last | (top >> place)
-        last = tl.where(tl.sum((key >= candidate).to(tl.int32), 0) >= n, candidate, last)
-    return tl.max(tl.where(good & (key == last), x, float("-inf")), 0)
+    top = tl.full((), 1, tl.uint64 if BITS == 64 else tl.uint32) << (BITS - 1)
+    last = top ^ top
+    place = 0
+    going = place < BITS
+    while going:
+        key = last | (top >> place)
+        reach = tl.sum((good & (x >= _number(key, top, x))).to(tl.int32), 0)
+        last = tl.where(reach >= n, key, last)
+        place += 1
+        going = (place < BITS) & (reach != n)
+    return tl.min(tl.where(good & (x >= _number(last, top, x)), x, float("inf")), 0)
+
+
+@triton.jit
+def _number(key, top, like):
+    """The number with this key; NaN if it would be beyond the infinities."""
+    return tl.where(key >= top, key ^ top, ~key).to(like.dtype, bitcast=True)

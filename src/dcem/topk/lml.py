@@ -210,12 +210,12 @@ class _FusedSoftTopK(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, centre, inv, nu = ctx.saved_tensors
+        x, upper, lower, inv, nu = ctx.saved_tensors
         if torch.is_grad_enabled():
             return partials(_plain, (x, *ctx.settings), ctx.needs_input_grad, g)
         k, tau, standardize, _ = ctx.settings
         need_x, need_k, need_tau, *_ = ctx.needs_input_grad
-        gx, gk, gaa = fused.backward(g, x, centre, inv, nu, standardize, need_tau)
+        gx, gk, gaa = fused.backward(g, x, upper, lower, inv, nu, standardize, need_tau)
         gtau = (-gaa * inverse(tau, x)).sum_to_size(tau.shape) if need_tau else None
         return gx if need_x else None, gk.sum_to_size(k.shape) if need_k else None, gtau, None, None
 

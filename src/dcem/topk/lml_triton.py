@@ -1,12 +1,14 @@
 """The LML projection as one Triton kernel forward and one backward: one program per row, in registers.
 
-Forward solves the same root as `dcem.topk.dual`, by Newton's method inside a bracket, entirely on the device.
+What is kept of a row is where its threshold is: x, which autograd has anyway, then gives z again.
 """
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from dcem.topk.dual_triton import logits, solve
 
 MAX_ROW = 16384  # a longer row does not fit the registers of one program
 
@@ -17,7 +19,8 @@ def _forward_kernel(
     k_ptr,
     tau_ptr,
     y_ptr,
-    centre_ptr,
+    upper_ptr,
+    lower_ptr,
     inv_ptr,
     nu_ptr,
     k_number,
@@ -30,6 +33,7 @@ def _forward_kernel(
     STANDARDIZE: tl.constexpr,
     FINITE_ONLY: tl.constexpr,
     EPS: tl.constexpr,
+    TINY: tl.constexpr,
     SMALL: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -55,10 +59,9 @@ def _forward_kernel(
     # Choosing k means leaving out count - k. Solve for the smaller: the sum for the larger loses digits.
     everything = k >= count
     most = 2.0 * k > count
-    k = tl.where(everything | nothing, 0.5, tl.where(most, count - k, k))
+    k = tl.where(everything | nothing, count, tl.where(most, count - k, k))
     sign = tl.where(most, -1.0, 1.0)
     x = x * sign
-    target = tl.log(k / (count - k))
 
     mean = tl.sum(x, 0) / count
     d = tl.where(good, x - mean, 0.0)
@@ -66,51 +69,21 @@ def _forward_kernel(
     largest = tl.max(tl.abs(d), 0)
     unit = d / tl.where(largest > 0.0, largest, 1.0)
     std = largest * tl.sqrt(tl.sum(unit * unit, 0) / count)
-    inv = 1.0 / tl.maximum(tau, 1e-30)
+    inv = 1.0 / tl.maximum(tau, TINY)
     if STANDARDIZE:
         informative = std > 4.0 * EPS * tl.abs(mean)
         inv = tl.where(informative, inv / tl.where(informative, std, 1.0), 0.0)
+    inv = tl.minimum(inv, 1.0 / TINY)
 
-    # For Gaussian a, E σ(a + ν) is close to σ(ν / sqrt(1 + π var / 8)).
-    nu = target * tl.sqrt(1.0 + 0.39269908169872414 * (std * inv) * (std * inv))
-    centre = mean
-    a = d * inv
-    never = row < 0
-    settled = never
-    rounds = 0
-    while not settled:
-        lo = target - tl.max(tl.where(good, a, float("-inf")), 0)
-        hi = target - tl.min(tl.where(good, a, float("inf")), 0)
-        nu = tl.minimum(tl.maximum(nu, lo), hi)
-        converged = never
-        iteration = 0
-        while not converged:
-            y = tl.where(good, tl.sigmoid(a + nu), 0.0)
-            total = tl.sum(y, 0)
-            slope = tl.sum(y * (1.0 - y), 0)
-            hi = tl.where(total > k, nu, hi)
-            lo = tl.where(total < k, nu, lo)
-            step = (tl.log(total / (count - total)) - target) * total * (count - total) / (count * slope)
-            newton = nu - step
-            inside = (newton > lo) & (newton < hi)
-            exact = tl.abs(total - k) <= 2.0 * EPS * k
-            nu = tl.where(exact, nu, tl.where(inside, newton, lo + (hi - lo) * 0.5))
-            iteration += 1
-            converged = exact | (inside & (tl.abs(step) <= SMALL)) | (iteration >= 64)
-        rounds += 1
-        # Far from the centre ν is too coarse: move the centre to the threshold, where x - centre is exact.
-        settled = (tl.abs(nu) <= 32.0) | (rounds >= 4) | (inv == 0.0)
-        if not settled:
-            centre = centre - nu / inv
-            a = tl.where(good, (x - centre) * inv, 0.0)
-            nu = nu * 0.0
-    nu = nu * sign
-    nu = tl.where(everything, float("inf"), tl.where(nothing, float("-inf"), nu))
-    y = tl.where(good, tl.sigmoid(a * sign + nu), 0.0)
+    upper, lower, nu = solve(x, good, count, k, mean, std, inv, SMALL)
+    upper, lower = tl.where(most, -lower, upper), tl.where(most, -upper, lower)
+    nu = tl.where(everything, float("inf"), tl.where(nothing, float("-inf"), nu * sign))
+    y = tl.sigmoid(logits(x * sign, good, upper, lower, inv, nu))
     if not FINITE_ONLY:
         y = tl.where(first, share, y)
     tl.store(y_ptr + row * n + column, y, mask=present)
-    tl.store(centre_ptr + row, centre * sign)
+    tl.store(upper_ptr + row, upper)
+    tl.store(lower_ptr + row, lower)
     tl.store(inv_ptr + row, inv)
     tl.store(nu_ptr + row, nu)
 
@@ -119,7 +92,8 @@ def _forward_kernel(
 def _backward_kernel(
     g_ptr,
     x_ptr,
-    centre_ptr,
+    upper_ptr,
+    lower_ptr,
     inv_ptr,
     nu_ptr,
     gx_ptr,
@@ -136,18 +110,24 @@ def _backward_kernel(
     at = row * n + column
     g = tl.load(g_ptr + at, mask=present, other=0.0)
     x = tl.load(x_ptr + at, mask=present, other=0.0)
-    inv = tl.load(inv_ptr + row)
+    inv, nu = tl.load(inv_ptr + row), tl.load(nu_ptr + row)
     good = present & (x - x == 0.0)
-    a = tl.where(good, x - tl.load(centre_ptr + row), 0.0) * inv
-    z = a + tl.load(nu_ptr + row)
-    # Not y (1 - y), whose second factor has no digits left where y is close to 1.
-    s = tl.where(good, tl.sigmoid(z) * tl.sigmoid(-z), 0.0)
-    gk = tl.sum(s * g, 0) / tl.maximum(tl.sum(s, 0), 1e-30)
-    ga = s * (g - gk)
+    upper, lower = tl.load(upper_ptr + row), tl.load(lower_ptr + row)
+    z = logits(x, good, upper, lower, inv, nu)
+    # s = y (1 - y) is e^-|z| / (1 + e^-|z|)², here relative to the largest, so that it never underflows.
+    least = tl.min(tl.abs(z), 0)
+    least = tl.where(least < float("inf"), least, 0.0)  # no entry is undecided
+    relative, peak = tl.exp(least - tl.abs(z)), tl.exp(-least)
+    below = 1.0 + peak * relative
+    s = relative / (below * below)
+    along, total = tl.split(tl.sum(tl.join(s * g, s), 0))
+    gk = along / tl.where(total > 0.0, total, 1.0)
+    ga = s * peak * (g - gk)
     if WITH_D:
         gaa = tl.sum(ga * tl.where(s > 0.0, z, 0.0), 0)
         if STANDARDIZE:
-            count = tl.maximum(tl.sum(good.to(a.dtype), 0), 1.0)
+            count = tl.maximum(tl.sum(good.to(g.dtype), 0), 1.0)
+            a = tl.where(good, logits(x, good, upper, lower, inv, 0.0), 0.0)
             d = tl.where(good, a - tl.sum(a, 0) / count, 0.0)
             square = tl.sum(d * d, 0)
             ga = ga - d * (gaa / tl.where(square > 0.0, square, 1.0))
@@ -159,31 +139,40 @@ def _backward_kernel(
 
 def forward(
     x: Tensor, k: float | Tensor, tau: float | Tensor, standardize: bool, finite_only: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y = σ(z), and per row centre, inv and ν, with z = (x - centre) inv + ν."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """y = σ(z), and per row the upper and the lower edge, inv and ν: see `dual_triton.logits`."""
     x = x.contiguous()
     n = x.shape[-1]
     rows = (*x.shape[:-1], 1)
-    y, centre, inv, nu = torch.empty_like(x), *(x.new_empty(rows) for _ in range(3))
+    y, upper, lower, inv, nu = torch.empty_like(x), *(x.new_empty(rows) for _ in range(4))
     k_tensor, k_stride, k_number = _per_row(k, x, rows)
     tau_tensor, tau_stride, tau_number = _per_row(tau, x, rows)
     double = x.dtype == torch.float64
     with torch.cuda.device_of(x):
         _forward_kernel[(x.numel() // n,)](
-            x, k_tensor, tau_tensor, y, centre, inv, nu, k_number, tau_number, n, k_stride, tau_stride,
+            x, k_tensor, tau_tensor, y, upper, lower, inv, nu, k_number, tau_number, n, k_stride, tau_stride,
             K_IS_TENSOR=k_tensor is not x,
             TAU_IS_TENSOR=tau_tensor is not x,
             STANDARDIZE=standardize,
             FINITE_ONLY=finite_only,
             EPS=torch.finfo(x.dtype).eps,
+            TINY=torch.finfo(x.dtype).tiny,
             SMALL=1e-8 if double else 3e-4,
+            **_registers(n, double),
             **_launch(n, double),
         )  # fmt: skip
-    return y, centre, inv, nu
+    return y, upper, lower, inv, nu
 
 
 def backward(
-    g: Tensor, x: Tensor, centre: Tensor, inv: Tensor, nu: Tensor, standardize: bool, with_d: bool
+    g: Tensor,
+    x: Tensor,
+    upper: Tensor,
+    lower: Tensor,
+    inv: Tensor,
+    nu: Tensor,
+    standardize: bool,
+    with_d: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients: for x, for k per row, and <ga, a> per row, from which the one for tau follows."""
     g, x = g.contiguous(), x.contiguous()
@@ -191,12 +180,17 @@ def backward(
     gx, gk, gaa = torch.empty_like(x), torch.empty_like(nu), torch.empty_like(nu)
     with torch.cuda.device_of(x):
         _backward_kernel[(x.numel() // n,)](
-            g, x, centre, inv, nu, gx, gk, gaa, n,
+            g, x, upper, lower, inv, nu, gx, gk, gaa, n,
             STANDARDIZE=standardize,
             WITH_D=standardize or with_d,
             **_launch(n, x.dtype == torch.float64),
         )  # fmt: skip
     return gx, gk, gaa
+
+
+def _registers(n: int, double: bool) -> dict[str, int]:
+    """As many as the forward kernel needs: the compiler takes more, and then fewer programs run at once."""
+    return {"maxnreg": 64} if not double and n <= 4096 and torch.version.hip is None else {}
 
 
 def _launch(n: int, double: bool) -> dict[str, int]:
