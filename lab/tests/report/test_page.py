@@ -251,6 +251,19 @@ def test_evaluations_beside_the_paper(sources, text):
     assert "walker-walk, latent DCEM: median return 861 [761–916] · not run yet" in table
 
 
+def test_the_single_model_stands_beside_the_paper_too(sources, text):
+    path = sources.results / "dmc" / "evaluations.csv"
+    before = path.read_text()
+    ours = [line for line in before.splitlines() if line.startswith("cheetah-run,full-cem,")]
+    single = [line.replace("full-cem", "full-cem-single") for line in ours]
+    with changed(path, ours[-1], "\n".join([ours[-1], *single])):
+        page = study.build_page(sources)
+        found = cards.controller_cards(numbers.read_evaluations(sources.results), {})
+    row = "cheetah-run, full-cem-single: median return 701 [683–714] 701 [676–726] 1 (101 episodes)"
+    assert row in Text(page).sections["summary"] and "full-cem-single" not in text["summary"]
+    assert "the paper: 701 [683–714]" in found["cheetah-run", "full-cem-single"]
+
+
 def test_no_verdict_hides_two_humps(sources):
     """A third of a controller's episodes fail: its median is better, and that alone is not said."""
     path = sources.results / "dmc" / "evaluations.csv"

@@ -10,14 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from dcem_lab import paper
 from dcem_lab.report.charts import Dots, dots
 from dcem_lab.report.pictures import film
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import read_json
 from dcem_lab.report.statistics import FAILED
 from dcem_lab.report.templates import part
-from dcem_lab.suite.numbers import CONTROLLERS, Evaluation, other_seeds, seed_of
+from dcem_lab.suite.numbers import CONTROLLERS, SINGLE, Evaluation, other_seeds, papers, seed_of
 from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 
 LEGEND = (
@@ -53,8 +52,12 @@ def controller_cards(
     films: Mapping[Key, Sequence[Film]],
     controllers: Collection[str] = CONTROLLERS,
 ) -> dict[Key, Markup]:
-    """Of these controllers, the paper's unless others are named."""
-    shown = {(one.task, one.controller): one for one in evaluations if one.controller in controllers}
+    """Of these controllers, the paper's unless others are named, with an ensemble or a single model."""
+    shown = {
+        (one.task, one.controller): one
+        for one in evaluations
+        if one.controller.removesuffix(SINGLE) in controllers
+    }
     return {key: _card(one, evaluations, films.get(key, ())) for key, one in shown.items()}
 
 
@@ -68,7 +71,7 @@ def _card(one: Evaluation, evaluations: Sequence[Evaluation], films: Sequence[Fi
     first, *others = (row for each in (one, *other_seeds(one, evaluations)) for row in _dots(each))
     # With several runs, a video does not say which run it shows.
     marked = [film.total for film in films] if len(one.runs) == 1 else []
-    first = replace(first, known=paper.DMC_RETURNS.get((one.task, one.controller)), marked=marked)
+    first = replace(first, known=papers(one), marked=marked)
     shown = [
         (film.address, f"return {film.total:.0f}{', a failure' if film.total < first.low else ''}")
         for film in films

@@ -19,6 +19,9 @@ from dcem_lab.report.statistics import Interval, bootstrap, failed, two_humps
 TASKS, CONTROLLERS = (tuple(dict.fromkeys(names)) for names in zip(*paper.DMC_RETURNS, strict=True))
 """Those that the paper has returns of."""
 
+SINGLE = "-single"
+"""Ends the name of a controller whose model is the paper's, and not an ensemble."""
+
 QUESTIONS = "questions.json"
 DEFAULT, CPU = "default", "cpu"
 NO_EVALUATION = "no evaluation"
@@ -219,6 +222,11 @@ def seed_of(run: str) -> str:
     '2'
     """
     return run.rpartition("/")[2].removeprefix("seed")
+
+
+def papers(one: Evaluation) -> paper.Quartiles | None:
+    """The paper's return of such a controller."""
+    return paper.DMC_RETURNS.get((one.task, one.controller.removesuffix(SINGLE)))
 
 
 def other_seeds(one: Evaluation, found: Sequence[Evaluation]) -> list[Evaluation]:

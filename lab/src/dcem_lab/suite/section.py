@@ -26,12 +26,14 @@ from dcem_lab.suite.cards import LEGEND, Key, controller_cards, newest, read_fil
 from dcem_lab.suite.latent_figure import latent_figure
 from dcem_lab.suite.numbers import (
     CONTROLLERS,
+    SINGLE,
     Evaluation,
     Training,
     by_task,
     evaluated,
     label_of,
     other_seeds,
+    papers,
 )
 from dcem_lab.suite.walker_starts import start_rows
 
@@ -112,21 +114,25 @@ def _in_words(one: Evaluation, others: Sequence[Evaluation]) -> str:
 
 
 def _claims(evaluations: Sequence[Evaluation], results: Path) -> Iterator[Claim]:
+    """The paper's numbers, each beside ours, and beside that of the paper's single model if there is one."""
     found = {(evaluation.task, evaluation.controller): evaluation for evaluation in evaluations}
-    for (task, controller), known in paper.DMC_RETURNS.items():
-        claim = Claim(
-            "Control suite", f"{task}, {label_of(controller, results)}", "median return", str(known)
-        )
-        if ours := found.get((task, controller)):
-            others = (other.totals for other in other_seeds(ours, evaluations))
-            claim = replace(
-                claim,
-                ours=str(ours.quartiles),
-                seeds=f"{len(ours.runs)} ({len(ours.totals)} episodes)",
-                interval=ours.interval.bounds(".0f"),
-                verdict=qualified(beside(ours.interval, known.median), ours.totals, *others),
-            )
-        yield claim
+    for (task, name), known in paper.DMC_RETURNS.items():
+        for controller in (name, f"{name}{SINGLE}"):
+            ours = found.get((task, controller))
+            if ours is None and controller != name:
+                continue
+            what = f"{task}, {label_of(controller, results)}"
+            claim = Claim("Control suite", what, "median return", str(known))
+            if ours is not None:
+                others = (other.totals for other in other_seeds(ours, evaluations))
+                claim = replace(
+                    claim,
+                    ours=str(ours.quartiles),
+                    seeds=f"{len(ours.runs)} ({len(ours.totals)} episodes)",
+                    interval=ours.interval.bounds(".0f"),
+                    verdict=qualified(beside(ours.interval, known.median), ours.totals, *others),
+                )
+            yield claim
 
 
 def failures(evaluations: Sequence[Evaluation], latent: Sequence[Training]) -> Iterator[str]:
@@ -236,7 +242,7 @@ def _visible(line: Line, dash: float) -> Line:
 def _evaluation(one: Evaluation) -> dict[str, str]:
     _, low, high = one.interval
     q1, median, q3 = one.quartiles
-    known = paper.DMC_RETURNS.get((one.task, one.controller))
+    known = papers(one)
     return {
         "task": one.task,
         "controller": one.label,
