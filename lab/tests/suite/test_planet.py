@@ -274,6 +274,8 @@ def test_a_film_has_a_frame_an_action(
     about = json.loads(path.with_suffix(".json").read_text())
     assert (about["task"], about["seed"], about["total"]) == ("plane", 0, episode.total)
     assert about["controller"] == "full-cem"
+    film(plane, path, seed=0, fps=10, controller="full-cem-single")
+    assert json.loads(path.with_suffix(".json").read_text())["controller"] == "full-cem-single"
 
 
 def test_what_cannot_be_drawn_is_not_filmed(

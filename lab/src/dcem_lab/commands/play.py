@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     path = given.output or default_path(given.what, "play.mp4")
     try:
         with closing(Progress(steps_to_play(trained, 1, 1) or 0, label=given.what)) as progress:
-            episode = film(trained, path, given.seed, given.fps or 25, progress.advance)
+            episode = film(trained, path, given.seed, given.fps or 25, progress.advance, given.controller)
     except CannotDrawError as error:
         print(f"dcem play: {error}", file=sys.stderr)
         return FAILED
@@ -65,6 +65,8 @@ def _parser() -> Parser:
     parser = Parser("play", "Record a video of one episode of a trained controller.", _EXAMPLES)
     add_common_options(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="video file (play.mp4 in the run folder)")
+    words = "name of the controller, as in the table of `dcem eval`, for the report"
+    parser.add_argument("--controller", metavar="NAME", help=words)
     words = "frames per second, one per action (25; cartpole: 10)"
     parser.add_argument("--fps", type=float, metavar="F", help=words)
     return parser

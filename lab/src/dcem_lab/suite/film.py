@@ -27,7 +27,12 @@ class CannotDrawError(RuntimeError):
 
 
 def film(
-    trained: Trained, path: Path, seed: int, fps: float, each_step: Callable[[], None] = lambda: None
+    trained: Trained,
+    path: Path,
+    seed: int,
+    fps: float,
+    each_step: Callable[[], None] = lambda: None,
+    controller: str | None = None,
 ) -> Episode:
     """Play the episode of a seed and write it as mp4, one frame per action; `each_step` is called after each.
 
@@ -44,7 +49,8 @@ def film(
             trained, 1, seed, n_envs=1, each_step=each_step,
             environment=lambda: _Filmed(environment(), writer.append_data),
         )  # fmt: skip
-    about = {"task": trained.task, "experiment": trained.experiment, "controller": controller_of(trained)}
+    name = controller or controller_of(trained)
+    about = {"task": trained.task, "experiment": trained.experiment, "controller": name}
     write_json(path.with_suffix(".json"), about | episode._asdict() | facts.here())
     return episode
 
