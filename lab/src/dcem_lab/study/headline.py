@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from dcem_lab.report.formats import counted
 from dcem_lab.report.sources import Sources, read_json, rows_if_any
 from dcem_lab.study import optimisers, peers
 from dcem_lab.suite.beside import read_peers, standings
-from dcem_lab.suite.numbers import Evaluation, main_trainings, read_evaluations
+from dcem_lab.suite.numbers import SINGLE, main_trainings, read_evaluations
 
 _ROBOTS = {"cheetah-run": "Cheetah", "walker-walk": "Walker"}
 _CONTROLLER = "latent-dcem-ppo"
@@ -66,12 +66,19 @@ def _cartpole(results: Path) -> Iterator[dict[str, str]]:
 def _control_suite(results: Path) -> Iterator[dict[str, str]]:
     evaluated = {(e.task, e.controller): e for e in read_evaluations(results)}
     for task, robot in _ROBOTS.items():
-        yield _row(
-            f"{robot}, DCEM in a learned latent space, fine-tuned: return over 100 episodes",
-            _returns(task, evaluated) or NOT_MEASURED,
-            f"the paper: median {paper.DMC_RETURNS[task, _CONTROLLER].median:.0f}",
-            "lab/docs/control-suite.md",
-        )
+        single = evaluated.get((task, f"full-cem{SINGLE}"))
+        rows = [("CEM in the paper's single model", "full-cem", [*single.runs.values()])] if single else []
+        others = [name for at, name in evaluated if at == task and name.startswith(f"{_CONTROLLER}-seed-")]
+        names = [name for name in (_CONTROLLER, *others) if (task, name) in evaluated]
+        tuned = [evaluated[task, name].totals for name in names]
+        rows.append(("DCEM in a learned latent space, fine-tuned", _CONTROLLER, tuned))
+        for what, controller, totals in rows:
+            yield _row(
+                f"{robot}, {what}: return over 100 episodes",
+                _returns(totals) or NOT_MEASURED,
+                f"the paper: median {paper.DMC_RETURNS[task, controller].median:.0f}",
+                "lab/docs/control-suite.md",
+            )
 
 
 def _with_a_value(results: Path) -> Iterator[dict[str, str]]:
@@ -94,11 +101,8 @@ def _with_a_value(results: Path) -> Iterator[dict[str, str]]:
     )
 
 
-def _returns(task: str, evaluated: Mapping[tuple[str, str], Evaluation]) -> str:
-    """Medians and means, also of the other seeds."""
-    others = [name for at, name in evaluated if at == task and name.startswith(f"{_CONTROLLER}-seed-")]
-    names = [_CONTROLLER, *others]
-    found = [evaluated[task, name].totals for name in names if (task, name) in evaluated]
+def _returns(found: Sequence[np.ndarray]) -> str:
+    """Medians and means of the episodes of every seed."""
     if not found:
         return ""
     medians, means = (", ".join(f"{of(x):.0f}" for x in found) for of in (np.median, np.mean))
