@@ -98,7 +98,7 @@ def test_more_samples_than_fit_are_refitted_in_two_steps(monkeypatch):
     torch.testing.assert_close(solved(SOLVERS["paper"]), expected, rtol=1e-7, atol=1e-8)
 
 
-def test_numbers_of_two_types_are_refitted_in_two_steps():
+def test_numbers_of_two_types_or_devices_are_refitted_in_two_steps():
     u, values, mean = torch.zeros(2, 20, 3), torch.rand(2, 20), torch.zeros(2, 3)
     elite = 4, 1.0, True
 
@@ -109,6 +109,7 @@ def test_numbers_of_two_types_are_refitted_in_two_steps():
     assert refitted(values, mean) is not None
     assert refitted(values.double(), mean) is None
     assert refitted(values, mean.double()) is None
+    assert refitted(values.to("meta"), mean) is None
 
 
 def test_half_precision_and_transforms_are_left_to_torch():

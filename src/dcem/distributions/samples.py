@@ -25,7 +25,7 @@ def drawn_by_kernel(
     if kernels is None or not fused.wanted(noise) or noise.requires_grad:
         return None
     shape = (*noise.shape[:-2], noise.shape[-1])
-    if any(x.shape != shape or x.dtype != noise.dtype for x in (mean, sigma)):
+    if any((x.shape, x.dtype, x.device) != (shape, noise.dtype, noise.device) for x in (mean, sigma)):
         return None
     bounds = None if box is None else (box.low, box.high)
     if torch.is_grad_enabled() and any(isinstance(b, Tensor) and b.requires_grad for b in bounds or ()):

@@ -50,7 +50,7 @@ def refit_by_kernel(
     how = flags(scaling, finite_only=True, gate=True, lowest=True)
     settings = float(k), float(tau), warmer or 0.0, how, slowest, floor, near
     run = triton if on_device else native
-    if any(x is not None and x.dtype != u.dtype for x in (*inputs, floors)):
+    if any(x is not None and (x.dtype, x.device) != (u.dtype, u.device) for x in (*inputs, floors)):
         return None
     if is_transformed():
         if not compiles_natively(u):
