@@ -107,6 +107,18 @@ def test_a_part_of_the_outputs_is_enough():
         assert gradient.requires_grad
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients_with_a_graph_are_those_without_where_one_sample_has_all_the_weight(dtype):
+    """The variance of the weighted samples is 0 there, but not its derivative by the weights."""
+    solver = dcem.DCEM(n_samples=8, n_elite=1, tau=1e-4)
+    given = [x.detach().to(dtype).requires_grad_() for x in inputs()]
+    weights, _, sigma = refitted(solver, *given)
+    assert ((weights < 1e-38) | (weights == 1)).all()
+    with_graph = torch.autograd.grad(sigma.sum(), given, create_graph=True)
+    torch.testing.assert_close(with_graph, torch.autograd.grad(refitted(solver, *given)[2].sum(), given))
+
+
 def test_other_devices_are_left_to_two_steps_at_once(monkeypatch):
     """Nothing is launched there for a decision that is known before."""
     monkeypatch.setattr(refit, "slopes_at", lambda *_: pytest.fail("computed for nothing"))

@@ -53,8 +53,11 @@ def _rank_mu(
 ) -> Moments:
     n = u.shape[-1]
     rate = (rank_mu_rate(effective_samples(w), n) * (n + 2) / 3).clamp(slowest, 1.0)
-    mean, sigma = weighted_moments(u, w)
-    around_the_last = sigma.square() + (mean - last_mean).square()
+    if _use_fused(u, w):
+        mean, sigma = weighted_moments(u, w)
+        around_the_last = sigma.square() + (mean - last_mean).square()
+    else:  # not through σ, which passes no gradient where one sample has all the weight
+        mean, around_the_last = _spread(u, w, last_mean)
     variance = torch.lerp(last_sigma.square(), around_the_last, rate)
     return mean, _deviation(variance, mean, least, near)
 
@@ -90,11 +93,16 @@ def _natively(
 
 
 def _plain(u: Tensor, w: Tensor, floor: float | Tensor, near: float) -> Moments:
-    p = (w / w.sum(-1, keepdim=True)).unsqueeze(-1)
-    mean = (p * u).sum(-2, keepdim=True)
-    variance = (p * (u - mean).square()).sum(-2)
-    mean = mean.squeeze(-2)
+    mean, variance = _spread(u, w)
     return mean, _deviation(variance, mean, floor, near)
+
+
+def _spread(u: Tensor, w: Tensor, centre: Tensor | None = None) -> Moments:
+    """The weighted mean, and the variance around a centre (*B, n), or around the mean."""
+    p = (w / w.sum(-1, keepdim=True)).unsqueeze(-1)
+    mean = (p * u).sum(-2)
+    centre = mean if centre is None else centre
+    return mean, (p * (u - centre.unsqueeze(-2)).square()).sum(-2)
 
 
 def _deviation(variance: Tensor, mean: Tensor, floor: float | Tensor, near: float) -> Tensor:
