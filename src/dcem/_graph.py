@@ -12,17 +12,28 @@ def zero_with_graph(x: Tensor) -> Tensor:
     return x - x.detach()
 
 
+def by_formula(*grads: Tensor | None) -> bool:
+    """Must a backward pass leave the kernels to torch's operations?
+
+    For second derivatives, and for a batch of gradients (`is_grads_batched`), which no kernel can read.
+    """
+    batched = torch._C._functorch.is_legacy_batchedtensor
+    return torch.is_grad_enabled() or any(g is not None and batched(g) for g in grads)
+
+
 def partials(
     formula: Callable[..., Any], inputs: Sequence[Any], needed: Sequence[bool], grads: Any
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of formula(*inputs) for the needed inputs, as functions of them: for second derivatives.
+    """The gradients of formula(*inputs) for the needed inputs, as functions of them where a graph is built.
 
     One input may depend on another, as values do on samples. Its gradient must not pass on to that one here,
     since the caller's autograd does so: hence the aliases.
     """
     wanted = [i for i, need in enumerate(needed) if need]
-    own = [x.view_as(x) if i in wanted else x for i, x in enumerate(inputs)]
-    found = torch.autograd.grad(formula(*own), [own[i] for i in wanted], grads, create_graph=True)
+    further = torch.is_grad_enabled()
+    with torch.enable_grad():
+        own = [x.view_as(x) if i in wanted else x for i, x in enumerate(inputs)]
+        found = torch.autograd.grad(formula(*own), [own[i] for i in wanted], grads, create_graph=further)
     return tuple(found[wanted.index(i)] if i in wanted else None for i in range(len(inputs)))
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dcem._checks import is_transformed
-from dcem._graph import partials
+from dcem._graph import by_formula, partials
 from dcem._native import compiles_natively, kernel
 from dcem.distributions import moments_native as native
 
@@ -142,7 +142,7 @@ class _WeightedMoments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         u, w, total, p, d, above, sigma = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if by_formula(*grads):
             return partials(_plain, (u, w, ctx.floor, ctx.near), ctx.needs_input_grad, grads)
         gmean, gsigma = grads
         gmean = gmean.unsqueeze(-2)
@@ -168,7 +168,7 @@ class _NativeMoments(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if not torch.is_grad_enabled():
+        if not by_formula(*grads):
             return native.gradients(ctx, grads, native.backward)
         u, w, last_mean, last_sigma, *_ = ctx.saved_tensors
         slowest, floor, floors, near = ctx.settings

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dcem._graph import by_formula
 from dcem.distributions import fused
 from dcem.distributions.box import Box
 
@@ -52,9 +53,9 @@ class _Drawn(torch.autograd.Function):
             gu, gx = gx, None
         if gu is None:
             return None, None, None, None
-        if not torch.is_grad_enabled():
+        if not by_formula(gu, gx):
             return *kernels.backward(gu, gx, mean, sigma, noise, ctx.bounds), None, None
-        g = gu if gx is None else gu + gx  # for second derivatives
+        g = gu if gx is None else gu + gx
         if ctx.bounds is not None:
             u = torch.addcmul(mean.detach().unsqueeze(-2), sigma.detach().unsqueeze(-2), noise)
             low, high = (b.to(u) if isinstance(b, Tensor) else b for b in ctx.bounds)

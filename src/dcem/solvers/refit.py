@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dcem._checks import is_transformed
-from dcem._graph import partials
+from dcem._graph import by_formula, partials
 from dcem._native import compiles_natively, kernel
 from dcem.distributions import fused
 from dcem.distributions.gaussian import Gaussian, GaussianState
@@ -95,7 +95,7 @@ class _Refit(torch.autograd.Function):
     def backward(ctx: Any, gweights: Tensor | None, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         *inputs, weights, mean, keep = ctx.saved_tensors
         gmean, gsigma = (torch.zeros_like(mean) if g is None else g for g in grads)
-        if torch.is_grad_enabled():  # for second derivatives: the gradients as functions of the inputs
+        if by_formula(gweights, gmean, gsigma):
             gweights = torch.zeros_like(weights) if gweights is None else gweights
             given = gweights, gmean, gsigma
             return *partials(ctx.again, inputs, ctx.needs_input_grad[:4], given), *(None,) * 4

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from dcem._checks import all_finite, can_look, check, check_tau, is_transformed, over_rows
-from dcem._graph import partials, zero_with_graph
+from dcem._graph import by_formula, partials, zero_with_graph
 from dcem._native import compiles_natively, kernel
 from dcem.topk import lml_native as native
 from dcem.topk.better_half import by_better_half
@@ -185,7 +185,7 @@ class _NativeSoftTopK(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        if not torch.is_grad_enabled():
+        if not by_formula(g):
             return native.gradients(ctx, g, native.backward)
 
         def formula(x: Tensor, k: float, ks: Tensor | None, tau: float, taus: Tensor | None) -> Tensor:
@@ -211,7 +211,7 @@ class _FusedSoftTopK(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, upper, lower, inv, nu = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if by_formula(g):
             return partials(_plain, (x, *ctx.settings), ctx.needs_input_grad, g)
         k, tau, standardize, _ = ctx.settings
         need_x, need_k, need_tau, *_ = ctx.needs_input_grad
