@@ -250,6 +250,6 @@ def _parser() -> Parser:
     add("--merge", type=Path, metavar="OTHER", action="append",
         help="only merge another table into --table, replacing rows of the same controller and run")
     add("--rename", nargs=2, metavar=("OLD", "NEW"), action="append",
-        help="only rename a controller or a run of --table, after merging")
+        help="only rename a controller, or else a run, of --table, after merging")
     # fmt: on
     return parser

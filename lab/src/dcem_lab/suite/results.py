@@ -98,7 +98,7 @@ def merge(table: Path, other: Path) -> None:
 
 
 def rename(table: Path, old: str, new: str) -> None:
-    """Give a controller of the table, or a run, another name, which nothing beside it may have yet."""
+    """Give a controller of the table, or else a run, another name, which nothing beside it may have yet."""
     rows, records = read_table(table), _read_records(table)
     whose = sorted({tuple(row[:3]) for row in rows})
     column = next((at for at in (1, 2) if any(key[at] == old for key in whose)), None)

@@ -52,8 +52,8 @@ def _normed_network(x: Tensor, *parameters: Tensor) -> Tensor:
 class EnsembleMLP(nn.Module):
     """M fully connected networks: sizes[0] → sizes[1] → … → sizes[-1], activated between the layers.
 
-    Without an ``activation``, silu(LayerNorm(·)) is between them: critics and actors are like that. On CUDA
-    these are three fused kernels, if there are two hidden layers of a supported width.
+    Without an ``activation``, silu(LayerNorm(·)) is between them: critics and actors are like that. On
+    CUDA these can be three fused kernels (`mlp_triton.DEVICES`), if there are two hidden layers.
     ``weights[i]``: (M, sizes[i], sizes[i+1]); ``biases[i]``: (M, sizes[i+1]), both uniform in ±1/√fan_in.
 
     >>> net = EnsembleMLP([3, 16, 2], "relu", members=4)
