@@ -10,10 +10,12 @@ from pathlib import Path
 
 import gymnasium
 import imageio
+import mujoco
 import numpy as np
 import pytest
 import scipy.stats
 import torch
+from dm_control import suite
 
 from dcem_lab import cli, pretrained
 from dcem_lab.commands import exits
@@ -22,6 +24,7 @@ from dcem_lab.runs.progress import Progress
 from dcem_lab.suite import evaluate, planet
 from dcem_lab.suite import trained as controllers
 from dcem_lab.suite.agents import Planet, PlannerConfig
+from dcem_lab.suite.envs.dmc import DMCEnv
 from dcem_lab.suite.film import CannotDrawError, film
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
 from dcem_lab.suite.trained import Trained, load
@@ -165,6 +168,26 @@ def test_presets_are_what_they_say() -> None:
     assert (model.normalize, model.std, model.sample, model.reward_weight) == (True, 0.01, False, 10)
     assert best.world_model.angles == (1,)  # cheetah's pitch
     assert replace(best, task="walker-walk").world_model.angles == ()
+
+
+# Servos hold the joints of the fish; the dog is large, and lqr has none.
+DOMAINS = {
+    domain: f"{domain}-{task}" for domain, task in suite.ALL_TASKS if domain not in ("fish", "dog", "lqr")
+}
+
+
+@pytest.mark.parametrize("task", sorted({*DOMAINS.values(), *planet.ANGLES} - {"HalfCheetah-v5"}))
+def test_observations_that_are_angles_without_limits_are_known(task: str) -> None:
+    """Those that a turn of a joint changes by 2π, where no limit holds it."""
+    env = DMCEnv(task)
+    observed, _ = env.reset(seed=0)
+    found, model, joints = [], env.physics.model, env.physics.named.data.qpos
+    for i in np.flatnonzero((model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE) & (model.jnt_limited == 0)):
+        joints[model.joint(i).name] += 2 * np.pi
+        env.physics.forward()
+        found += [*np.flatnonzero(np.isclose(env._observe() - observed, 2 * np.pi, atol=1e-4))]
+        joints[model.joint(i).name] -= 2 * np.pi
+    assert tuple(found) == planet.ANGLES.get(task, ())
 
 
 def test_eval_plays_every_episode_and_writes_them(trained: Path, capsys: pytest.CaptureFixture) -> None:

@@ -22,8 +22,15 @@ from dcem_lab.suite.trained import Trained, load_from
 from dcem_lab.training.devices import DEVICES, training_device
 from dcem_lab.training.loop import train
 
-ANGLES = {"cheetah-run": (1,), "HalfCheetah-v5": (1,)}
-"""Observations that are unbounded angles: cheetah's pitch."""
+ANGLES = {
+    "cheetah-run": (1,),
+    "HalfCheetah-v5": (1,),
+    "hopper-hop": (1,),
+    "hopper-stand": (1,),
+    "reacher-easy": (0,),
+    "reacher-hard": (0,),
+}
+"""Observations that are unbounded angles: the pitch of cheetah and hopper, the reacher's shoulder."""
 
 _NOT_OF_THE_NETWORK = ("std", "sample", "loss", "reward_weight", "distance", "pessimism")
 """What may change about a model while its weights stay."""
