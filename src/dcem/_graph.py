@@ -7,6 +7,10 @@ import torch
 from torch import Tensor
 
 
+# A private name: should a version of torch lack it, kernels refuse such gradients themselves.
+_is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
+
+
 def zero_with_graph(x: Tensor) -> Tensor:
     """Zeros with the derivative of x: adding them changes no value."""
     return x - x.detach()
@@ -17,8 +21,7 @@ def by_formula(*grads: Tensor | None) -> bool:
 
     For second derivatives, and for a batch of gradients (`is_grads_batched`), which no kernel can read.
     """
-    batched = torch._C._functorch.is_legacy_batchedtensor
-    return torch.is_grad_enabled() or any(g is not None and batched(g) for g in grads)
+    return torch.is_grad_enabled() or any(g is not None and _is_batched(g) for g in grads)
 
 
 def partials(
