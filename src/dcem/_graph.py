@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 # A private name: should a version of torch lack it, kernels refuse such gradients themselves.
 _is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
 
