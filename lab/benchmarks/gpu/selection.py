@@ -27,7 +27,7 @@ def operators() -> Table:
     note = (
         "Standard normal scores, each operator at the temperature where 1.5 k samples count in effect. SOFT "
         "(200 iterations), LapSum and the Euclidean projection are from their papers' formulas, in torch. "
-        "Bytes as for the soft top-k above."
+        "Bytes as for the soft top-k above. difftopk is not captured: compare it with `dcem` there."
     )
     return Table("topk", "Soft top-k operators", note, rows)
 
