@@ -125,7 +125,8 @@ def test_a_captured_plan_equals_that_of_the_processor(dtype: str, iterations: in
     here, value_here = copy.deepcopy(there).cpu(), copy.deepcopy(value_there).cpu()
     config = replace(GUIDED, dtype=dtype, iterations=iterations)
     reference, plan = Planner(here, config, value=value_here), Planner(there, config, value=value_there)
-    for scale in (1.0, 0.7):
+    # With the weights of an untrained network costs hardly differ, and rounding alone would order them.
+    for scale in (3.0, 0.7):
         with torch.no_grad():
             for network in (here, there, value_here, value_there):
                 for parameter in network.parameters():
@@ -138,8 +139,8 @@ def test_a_captured_plan_equals_that_of_the_processor(dtype: str, iterations: in
             continue
         noise = torch.randn(iterations, 32, 128, 36)
         expected, got = reference(states, noise), plan(states.cuda(), noise.cuda()).cpu()
-        # Rounding swaps elites of nearly the same cost, and these plans are about nothing: most of them stay.
-        # In half precision for one iteration: each of those that follow doubles how far plans are apart.
+        # Rounding swaps elites of nearly the same cost: most of them stay. In half precision for one iteration:
+        # each of those that follow doubles how far plans are apart.
         apart = (got - expected).abs().amax(dim=-1)
         assert apart.median() < {"float32": 1e-3, "float16": 0.1}[dtype]
 

@@ -89,7 +89,8 @@ def _from_threshold(x, good, k, inv, SMALL: tl.constexpr):
         r, q = 1.0 / (1.0 + rise), 1.0 / (1.0 + fall)
         terms = tl.join(got, lacks)
         sums, slopes = tl.split(tl.sum(tl.join(terms, terms * rest[:, None]), 0))
-        (total, missing), (bend, other) = tl.split(sums), tl.split(slopes)
+        total, missing = tl.split(sums)
+        bend, other = tl.split(slopes)
         total += (tied - left) * r
         missing += left * q
         bend += (tied - left) * r * r

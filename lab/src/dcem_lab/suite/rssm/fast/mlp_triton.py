@@ -269,7 +269,7 @@ def _weight_tile(
     TALL: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of leftᵀ g for rows left (n_rows, K), through silu if GATED, and g (n_rows, N); of Σ g, too."""
-    TILES: tl.constexpr = tl.cdiv(N, WIDE)
+    TILES: tl.constexpr = (N + WIDE - 1) // WIDE
     k = tile // TILES * TALL + tl.arange(0, TALL)
     column = tile % TILES * WIDE + tl.arange(0, WIDE)
     total = tl.zeros((TALL, WIDE), tl.float32)
@@ -299,7 +299,7 @@ def weights_kernel(
 ):  # fmt: skip
     """A tile of one weight's gradient for one member: see `backward`."""
     tile, member, members = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
-    INPUT: tl.constexpr = tl.cdiv(X, TALL) * (W // WIDE)
+    INPUT: tl.constexpr = (X + TALL - 1) // TALL * (W // WIDE)
     HIDDEN: tl.constexpr = W // TALL * (W // WIDE)
     first, second = member * n_rows, (members + member) * n_rows
     if tile < INPUT:
