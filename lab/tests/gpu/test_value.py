@@ -139,8 +139,8 @@ def test_a_captured_plan_equals_that_of_the_processor(dtype: str, iterations: in
             continue
         noise = torch.randn(iterations, 32, 128, 36)
         expected, got = reference(states, noise), plan(states.cuda(), noise.cuda()).cpu()
-        # Rounding swaps elites of nearly the same cost: most of them stay. In half precision for one iteration:
-        # each of those that follow doubles how far plans are apart.
+        # Rounding swaps elites of nearly the same cost: most of them stay. In half precision for one
+        # iteration, since each further one doubles how far plans are apart.
         apart = (got - expected).abs().amax(dim=-1)
         assert apart.median() < {"float32": 1e-3, "float16": 0.1}[dtype]
 
