@@ -25,6 +25,7 @@ MAKERS = {
     "dcem": work.solve,
     "plan": work.plan,
     "update": work.update,
+    "value": work.value,
 }
 
 

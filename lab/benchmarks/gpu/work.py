@@ -1,4 +1,4 @@
-"""What is measured: soft top-k, whole solves, planning, and updates of the world model."""
+"""What is measured: soft top-k, whole solves, planning, and updates of the world model and of the value."""
 
 import contextlib
 import importlib
@@ -12,7 +12,9 @@ from pages import Row, Table
 from torch import Tensor
 
 import dcem
-from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
+from dcem_lab.suite.agents import ValueConfig, ValueLearner
+from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss, nets
 from dcem_lab.suite.rssm.fast.rollout_triton import FusedRollout
 
 OBS, ACTIONS, HORIZON, ITERATIONS = 17, 6, 12, 10  # cheetah.run, and the paper's planner
@@ -256,3 +258,43 @@ def _update(name: str, config: RSSMConfig) -> list[Row]:
                 Row(f"{name}, {unit}", "plain autograd, captured", ms(False), moved, flop, unit),
             ]
     return rows
+
+
+def value() -> Table:
+    rows = [row for values in ("scalar", "two-hot") for row in _value(values)]
+    note = (
+        "Five critics and an actor with two layers of 256 units, a batch of 512: targets, losses, gradients, "
+        "Adam and moving averages, captured, with TF32 as in training. A batch is drawn before. Bytes: the "
+        "weights read, their gradients and Adam's averages read and written. Operations: the products."
+    )
+    return Table("value", "One update of the value", note, rows)
+
+
+def _value(values: str) -> list[Row]:
+    config = ValueConfig(values=values, gamma=0.98)
+    networks = config.value(RSSM(OBS, ACTIONS, RSSMConfig()), 0)
+    critics, actor = (
+        sum(p.numel() for p in part.parameters()) for part in (networks.critics, networks.actor)
+    )
+    moved = 4.0 * 10 * (critics + actor)
+    # Critics: targets, losses forward and backward, and the actor's loss forward and back to its actions.
+    flop = 2.0 * config.batch * (6 * critics + 4 * actor)
+    return [
+        Row(f"{values} values", what, _value_ms(config, devices), moved, flop, "tf32")
+        for what, devices in (("plain torch", ()), ("fused networks", ("cuda",)))
+    ]
+
+
+def _value_ms(config: ValueConfig, devices: tuple[str, ...]) -> float:
+    generator = torch.Generator("cuda").manual_seed(0)
+    model = RSSM(OBS, ACTIONS, RSSMConfig()).cuda()
+    replay = ReplayBuffer(16, 1000, OBS, ACTIONS, "cuda", shortest_episode=4)
+    for _ in range(500):
+        over = torch.zeros(16, dtype=torch.bool, device="cuda")
+        replay.add(draw(16, OBS), draw(16, ACTIONS).tanh(), draw(16), draw(16, OBS), over)
+    networks = config.value(model, 0).cuda()
+    with tf32(True), mock.patch.object(nets.mlp_triton, "DEVICES", devices):
+        learner = ValueLearner(networks, model, replay, config, generator)
+        for _ in range(10):  # the first are not captured
+            learner.update()
+        return median_ms(learner.update)
