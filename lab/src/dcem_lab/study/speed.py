@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from dcem_lab.report.charts import Mark, rows
+from dcem_lab.report.documents import Rows
 from dcem_lab.report.formats import counted, if_number, number
 from dcem_lab.report.scales import Scale
 from dcem_lab.report.sources import Section, Sources, or_not_run, read_json, read_rows, rows_if_any
@@ -29,7 +30,14 @@ CPU = {
 LOOP_COMMAND = (
     "python lab/benchmarks/loop.py --preset tiny --steps 300 --output lab/benchmarks/results/loop.csv"
 )
-GPU = {"lml": "Soft top-k", "dcem": "DCEM solves", "plan": "Planning", "update": "World-model updates"}
+GPU = {
+    "lml": "Soft top-k",
+    "topk": "Soft top-k operators",
+    "dcem": "DCEM solves",
+    "plan": "Planning",
+    "update": "World-model updates",
+    "value": "Updates of the value",
+}
 DRAWN = ("lml", "dcem", "hard", "control")
 PARTS = ("plan", "update", "env", "record")
 _COLORS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
@@ -170,3 +178,11 @@ def _loop_row(row: dict[str, str]) -> dict[str, str]:
         "environment steps per second": f"{rate:,.0f}",
         "2M steps take": f"{2e6 / rate / 60:.0f} min" if row["preset"] == "best" else "",
     }
+
+
+def target_rows(sources: Sources) -> Rows:
+    """What the benchmark on a GPU was to reach, and whether it did."""
+    return [
+        {name: if_number(text) for name, text in row.items()}
+        for row in rows_if_any(sources.gpu_benchmarks / "targets.csv")
+    ]

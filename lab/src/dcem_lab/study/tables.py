@@ -219,10 +219,11 @@ TABLES: Tables = {
     "optimisers-ratios": optimisers.ratios,
     "many-problems": optimisers.many,
     "refine": optimisers.refined,
-    "gpu-targets": lambda sources: rows_if_any(sources.gpu_benchmarks / "targets.csv"),
+    "gpu-targets": speed.target_rows,
     "differentiation": _differentiation,
     **{f"layers-{name}": partial(peers.layer_rows, problem=name) for name in peers.TITLES},
     "soft-topk": peers.topk_rows,
+    "soft-topk-gpu": peers.gpu_topk_rows,
     "soft-topk-embedding": peers.embedding_rows,
     "solves": peers.solve_rows,
 }
