@@ -30,7 +30,11 @@ PEERS = {
     ],
     "difftopk": [[TORCH], ["numpy"], ["--no-deps", "difftopk==0.2.0", "diffsort==0.2.0"]],
     # Its sources come from a checkout, see peers/released.py; it fails with NumPy 2.
-    "released": [[TORCH], ["numpy==1.26.4", "semantic-version==2.10.0"]],
+    "released": [
+        [TORCH],
+        ["setuptools", "wheel", "numpy==1.26.4", "semantic-version==2.10.0"],
+        ["--no-deps", "--no-build-isolation", "mpc==0.0.6"],  # its cartpole
+    ],
     "dcem": [[TORCH], [COCO]],  # the checkout's own sources come by PYTHONPATH
     "pycma": [["cma==4.5.0", COCO]],
     "scipy": [["scipy", COCO]],

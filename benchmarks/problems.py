@@ -142,11 +142,25 @@ class DoubleIntegrator(Search):
         return total
 
 
-def make(name: str, **settings: object) -> TopK | Search:
+class Embedding:
+    """The paper's cartpole from one state: a latent point whose decoded actions swing it up.
+
+    Everyone has their own decoder, z (8) → 256 → 256 → 256 → 20 forces, and their own cartpole. An answer is
+    the cost at the solution, whose gradient is that of the decoder's weights: an update but for its step.
+    """
+
+    n_samples, n_elite, n_iters, sigma, latent, horizon = 100, 10, 10, 0.5, 8, 20
+
+    def __init__(self) -> None:
+        self.state = torch.tensor([[0.1, 0.0, -1.0, 0.0, 0.0]])  # at rest, the pole hangs down
+
+
+def make(name: str, **settings: object) -> "TopK | Search | Embedding":
     """The problem of that name, from settings that fit into JSON."""
     if "dtype" in settings:
         settings["dtype"] = getattr(torch, str(settings["dtype"]))
-    return {c.__name__: c for c in (TopK, Selection, Quadratic, Network, DoubleIntegrator)}[name](**settings)
+    known = (TopK, Selection, Quadratic, Network, DoubleIntegrator, Embedding)
+    return {c.__name__: c for c in known}[name](**settings)  # type: ignore[arg-type]
 
 
 def relative_error(value: Tensor, exact: Tensor) -> float:

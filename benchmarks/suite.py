@@ -152,6 +152,22 @@ TABLES = (
         ),
     ),
     Table(
+        "embedding",
+        "One update of a latent action space",
+        "The paper's cartpole from one state: 8 latent dimensions, 20 forces, N=100, k=10, T=10, τ=1. "
+        "Gradients go to the decoder's weights; the optimiser's step is left out. The bare rollouts decode "
+        "as many latent points and roll them out.",
+        (Case("cartpole", {"name": "Embedding"}),),
+        (
+            Contender("dcem.MPC", "embedding", judged=False),
+            Contender("dcem.MPC, compiled", "embedding", options={"compiled": True}, judged=False),
+            Contender("released code", "embedding", "released", judged=False),
+            Contender("bare rollouts", "embedding_bare", judged=False),
+            Contender("bare rollouts, compiled", "embedding_bare", options={"compiled": True}, judged=False),
+        ),
+        memory=False,
+    ),
+    Table(
         "overhead",
         "Overhead over the bare objective",
         "The bare objective evaluates the very samples of a DCEM solve (T=10 times N=100) and, backward, "

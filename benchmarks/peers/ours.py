@@ -7,6 +7,7 @@ from torch import Tensor
 
 import dcem
 import problems
+from dcem.systems.cartpole import Cartpole
 from measure import Job, serve
 from operators import OPERATORS, matched
 
@@ -59,6 +60,39 @@ def bare(problem: problems.Search) -> Job:
     return Job(forward, (*problem.parameters, *samples))
 
 
+def embedding(problem: problems.Embedding, compiled: bool = False) -> Job:
+    mpc = _embedded(problem, compiled)
+    return Job(lambda: mpc(problem.state).cost, tuple(mpc.parameters()))
+
+
+def embedding_bare(problem: problems.Embedding, compiled: bool = False) -> Job:
+    """Decoder and rollouts alone, of as many latent points as a solve evaluates, drawn from its box."""
+    mpc = _embedded(problem, compiled=False)
+    cost = torch.compile(mpc.total_cost) if compiled else mpc.total_cost
+    size = problem.n_iters, 1, problem.n_samples, problem.latent
+    points = [z.requires_grad_() for z in (2 * torch.rand(size) - 1).unbind()]
+
+    def forward() -> Tensor:
+        return torch.stack([cost(z, problem.state) for z in points])
+
+    return Job(forward, (*mpc.parameters(), *points))
+
+
+def _embedded(problem: problems.Embedding, compiled: bool) -> "dcem.MPC":
+    force = Cartpole().max_force
+    decoder = dcem.Decoder(problem.latent, problem.horizon, 1, -force, force)
+    box = dcem.Gaussian(problem.sigma, bounds=(-1.0, 1.0), estimator="likelihood")
+    solver = dcem.DCEM(
+        n_samples=problem.n_samples,
+        n_elite=problem.n_elite,
+        n_iters=problem.n_iters,
+        tau=1.0,
+        normalize=True,
+        distribution=box,
+    )
+    return dcem.MPC(Cartpole(), problem.horizon, solver=solver, decoder=decoder, compile=compiled)
+
+
 def _job(solve: Callable[[], Tensor], problem: problems.Search, compiled: bool) -> Job:
     return Job(dcem.capture(solve) if compiled else solve, problem.parameters)
 
@@ -75,5 +109,14 @@ def _solver(problem: problems.Search, tau: float) -> "dcem.DCEM":
 
 
 if __name__ == "__main__":
-    methods = {"lml": lml, "selection": selection, "topk": topk, "dcem": cem, "mppi": mppi, "bare": bare}
+    methods = {
+        "lml": lml,
+        "selection": selection,
+        "topk": topk,
+        "dcem": cem,
+        "mppi": mppi,
+        "bare": bare,
+        "embedding": embedding,
+        "embedding_bare": embedding_bare,
+    }
     serve(methods, packages=("dcem",))

@@ -6,8 +6,10 @@ a colon between them.
 
 import os
 import sys
+from unittest.mock import MagicMock, patch
 
-sys.path[:0] = os.environ["DCEM_RELEASED"].split(os.pathsep)
+FOLDERS = os.environ["DCEM_RELEASED"].split(os.pathsep)
+sys.path[:0] = [*FOLDERS, *(os.path.join(folder, "exps") for folder in FOLDERS)]
 
 import torch  # noqa: E402
 from dcem.dcem import dcem as released  # noqa: E402
@@ -43,5 +45,31 @@ def dcem(problem: problems.Quadratic, temp: float = 1.0) -> Job:
     return Job(forward, problem.parameters)
 
 
+def embedding(problem: problems.Embedding) -> Job:
+    """Decoder, cartpole and search of the released experiment, without its printing."""
+    # The experiment imports these at its top, and uses none of them in an update.
+    unused = ("gym", "higher", "hydra", "numdifftools", "pandas", "matplotlib", "matplotlib.pyplot")
+    with patch.dict(sys.modules, {name: MagicMock() for name in unused}):
+        import cartpole_emb
+    budget = {"n_sample": problem.n_samples, "n_elite": problem.n_elite, "n_iter": problem.n_iters}
+    cartpole = cartpole_emb.CartpoleDx()
+    method = cartpole_emb.DCEM(
+        latent_size=problem.latent,
+        ctrl_opts={
+            **budget, "init_sigma": problem.sigma, "temp": 1.0, "lb": -1.0, "ub": 1.0, "normalize": True,
+            "iter_eps": 0.0,
+        },
+        n_hidden=256,
+        lr=5e-4,
+        n_ctrl=cartpole.n_ctrl,
+        dx=cartpole,
+        plan_horizon=problem.horizon,
+        device="cpu",
+        solve_full=None,
+    )  # fmt: skip
+    parameters = tuple(method.decode.parameters())
+    return Job(lambda: method.solve(problem.state, iter_cb=lambda *_: None)[1], parameters)
+
+
 if __name__ == "__main__":
-    serve({"lml": lml, "dcem": dcem}, packages=())
+    serve({"lml": lml, "dcem": dcem, "embedding": embedding}, packages=())

@@ -9,6 +9,7 @@ import torch
 from dcem._checks import all_finite, can_look
 from dcem.topk.hard import hard_topk
 from dcem.topk.lml import soft_topk
+from dcem.topk.standardize import resolved
 
 finite_topk = partial(soft_topk, finite_only=True)
 
@@ -104,3 +105,18 @@ def test_looking_is_free_on_the_cpu():
     x = torch.ones(2)
     assert can_look(x) and all_finite(x)
     assert not all_finite(torch.tensor([1.0, math.nan])) and not all_finite(torch.tensor([1.0, -math.inf]))
+
+
+@pytest.mark.parametrize(
+    "row, expected",
+    [
+        ([1.0, 2.0, math.inf], True),
+        ([1.0, 1.0, math.nan], False),
+        ([1.0, -math.inf, 1.0], False),
+        ([math.nan, 1.0, -math.inf], False),
+        (BAD, False),
+    ],
+    ids=str,
+)
+def test_rows_are_resolved_by_their_finite_values(row, expected):
+    assert resolved(torch.tensor([row])).tolist() == [[expected]]

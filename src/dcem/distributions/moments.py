@@ -136,21 +136,21 @@ class _WeightedMoments(torch.autograd.Function):
         mean = mean.squeeze(-2)
         least = _least(mean, floor, near)
         sigma = torch.maximum(variance, least).sqrt_()
-        ctx.save_for_backward(u, w, total, p, d, variance > least, sigma)
+        ctx.save_for_backward(u, w, total, p, d, variance <= least, sigma)
         return mean, sigma
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, w, total, p, d, above, sigma = ctx.saved_tensors
+        u, w, total, p, d, at_least, sigma = ctx.saved_tensors
         if by_formula(*grads):
             return partials(_plain, (u, w, ctx.floor, ctx.near), ctx.needs_input_grad, grads)
         gmean, gsigma = grads
         gmean = gmean.unsqueeze(-2)
-        gvar = torch.where(above, gsigma / (2 * sigma), 0.0).unsqueeze(-2)
-        slope = torch.addcmul(gmean, d, gvar)
+        twice_gvar = (gsigma / sigma).masked_fill_(at_least, 0.0).unsqueeze(-2)
+        slope = torch.addcmul(gmean, d, twice_gvar, value=0.5)
         gu = gw = None
         if ctx.needs_input_grad[0]:
-            gu = torch.addcmul(slope, d, gvar).mul_(p)
+            gu = torch.addcmul(slope, d, twice_gvar, value=0.5).mul_(p)
         if ctx.needs_input_grad[1]:
             gp = slope.mul_(d).sum(-1)
             gw = (gp - (p.squeeze(-1) * gp).sum(-1, keepdim=True)).div_(total)

@@ -42,8 +42,8 @@ def resolved(values: Tensor) -> Tensor:
     spread falls. In the end only their rounding errors would be left, times the part all samples share.
     """
     if not (can_look(values) and all_finite(values)):
-        values = torch.where(values.isfinite(), values, torch.nan)
-        values = torch.where(values.isnan(), values.nanmean(-1, keepdim=True), values)
+        values = torch.nan_to_num(values, torch.inf, torch.inf, torch.inf)
+        values = torch.where(values == torch.inf, values.amin(-1, keepdim=True), values)
     spread, mean = torch.std_mean(values, dim=-1, keepdim=True, correction=0)
     return spread > DIGITS * torch.finfo(values.dtype).eps * mean.abs()
 
