@@ -157,7 +157,7 @@ TABLES = (
         "The paper's cartpole from one state: 8 latent dimensions, 20 forces, N=100, k=10, T=10, τ=1. "
         "Gradients go to the decoder's weights; the optimiser's step is left out. The bare rollouts decode "
         "as many latent points and roll them out.",
-        (Case("cartpole", {"name": "Embedding"}),),
+        (Case("latent cartpole", {"name": "Embedding"}),),
         (
             Contender("dcem.MPC", "embedding", judged=False),
             Contender("dcem.MPC, compiled", "embedding", options={"compiled": True}, judged=False),

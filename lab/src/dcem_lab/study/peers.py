@@ -134,9 +134,10 @@ def embedding_rows(sources: Sources) -> Rows:
 
 
 def solve_rows(sources: Sources) -> Rows:
-    """DCEM forward and backward, and a plan by MPPI forward."""
+    """DCEM and an update of a latent action space, forward and backward, and a plan by MPPI forward."""
     found = []
-    for name, passes in (("dcem", "forward+backward"), ("control", "forward")):
+    tables = ("dcem", "forward+backward"), ("embedding", "forward+backward"), ("control", "forward")
+    for name, passes in tables:
         found += [
             {
                 "case": f"{row['case']}, {passes}",

@@ -21,6 +21,7 @@ GPU_COMMAND = "dcem bench --gpu --out lab/benchmarks/gpu/results"
 CPU = {
     "lml": ("The LML projection", "forward+backward"),
     "dcem": ("DCEM on a quadratic", "forward+backward"),
+    "embedding": ("One update of a latent action space", "forward+backward"),
     "hard": ("CEM, hard selection", "forward"),
     "control": ("Planning with a double integrator", "forward"),
     "overhead": ("DCEM and its objective alone", "forward+backward"),
