@@ -37,6 +37,7 @@ def instances(name: str, count: int, seed: int = 0) -> Instances:
     energy = ENERGIES[name](torch)
     theta = PARAMETERS[name](count, generator).double()
     x = argmin(name, theta)
+    check(name, theta, x)
     cotangent = torch.randn(count, energy.n, generator=generator, dtype=torch.float64)
     return Instances(theta, x, cotangent, gradient(name, theta, x, cotangent))
 
@@ -48,9 +49,25 @@ def argmin(name: str, theta: Tensor) -> Tensor:
     energy: Energy = ENERGIES[name](torch)
     starts = {"quadratic": _zero, "multimodal": _plane, "pendulum": _plans, "regression": _line}[name]
     x = starts(energy, theta)
-    for _ in range(8):  # quadratic convergence: these minima are nearly exact already
+    for _ in range(3):  # quadratic convergence: these minima are nearly exact already
         x = newton_step(energy, theta, x)
     return x
+
+
+def check(name: str, theta: Tensor, x: Tensor) -> None:
+    """Refuse a truth that is none: where the slope is not 0, or the curvature not positive."""
+    energy = ENERGIES[name](torch)
+    if not isinstance(energy, Energy):  # the projection: a bisection of one equation
+        return
+    slope = slopes(energy, theta, x).norm(dim=-1)
+    least = torch.linalg.eigvalsh(hessians(energy, theta, x))[:, 0]
+    wrong = ~((slope < 1e-8) & (least > 0))  # NaN is wrong
+    if wrong.any():
+        rows = wrong.nonzero().flatten().tolist()
+        raise ValueError(
+            f"{name}: the truths of instances {rows} are no minima: slopes up to {slope[wrong].max():.1e}, "
+            f"curvatures down to {least[wrong].min():.1e}"
+        )
 
 
 def gradient(name: str, theta: Tensor, x: Tensor, cotangent: Tensor) -> Tensor:
@@ -105,13 +122,24 @@ def hessians(energy: Energy, theta: Tensor, x: Tensor) -> Tensor:
 
 
 def newton_step(energy: Energy, theta: Tensor, x: Tensor) -> Tensor:
-    """One step of Newton's method, kept where it is where the energy would rise."""
+    """One step of Newton's method, downhill where the curvature is negative as well.
+
+    Of the whole step, half of it, a quarter, … the first after which the energy is no higher, else none.
+    """
+    slope = slopes(energy, theta, x)
+    curvature, directions = torch.linalg.eigh(hessians(energy, theta, x))
+    along = (directions.mT @ slope.unsqueeze(-1)).squeeze(-1) / curvature.abs().clamp_min(1e-6)
+    step = (directions @ along.unsqueeze(-1)).mT  # (B, 1, n)
+    sizes = 0.5 ** torch.arange(20, dtype=x.dtype).unsqueeze(-1)
+    tried = torch.cat([x.unsqueeze(-2) - sizes * step, x.unsqueeze(-2)], -2)
+    no_higher = energy(tried, theta) <= energy(x.unsqueeze(-2), theta) + 1e-12
+    return tried[torch.arange(len(x)), no_higher.int().argmax(-1)]
+
+
+def slopes(energy: Energy, theta: Tensor, x: Tensor) -> Tensor:
+    """(B, n)"""
     x = x.clone().requires_grad_()
-    before = energy(x.unsqueeze(-2), theta)
-    (slope,) = torch.autograd.grad(before.sum(), x)
-    moved = x.detach() - torch.linalg.solve(hessians(energy, theta, x.detach()), slope)
-    rises = energy(moved.unsqueeze(-2), theta) > before.detach() + 1e-12
-    return torch.where(rises, x.detach(), moved)
+    return torch.autograd.grad(energy(x.unsqueeze(-2), theta).sum(), x)[0]
 
 
 def descend(energy: Energy, theta: Tensor, x: Tensor, steps: int) -> Tensor:
@@ -132,10 +160,19 @@ def descend(energy: Energy, theta: Tensor, x: Tensor, steps: int) -> Tensor:
 
 
 def _lowest(energy: Energy, theta: Tensor, candidates: Tensor, steps: int) -> Tensor:
-    """Of candidates (B, S, n), each led to a minimum, the one with the lowest energy."""
+    """Of candidates (B, S, n), each led to a minimum, the one with the lowest energy.
+
+    Least squares take it near; where they leave it on a slope or a saddle, Newton's steps go on.
+    """
     rows, starts, n = candidates.shape
     many = theta.repeat_interleave(starts, 0)
-    found = descend(energy, many, candidates.reshape(-1, n), steps).view(rows, starts, n)
+    found = descend(energy, many, candidates.reshape(-1, n), steps)
+    for _ in range(60):
+        moving = slopes(energy, many, found).norm(dim=-1) > 1e-9
+        if not moving.any():
+            break
+        found[moving] = newton_step(energy, many[moving], found[moving])
+    found = found.view(rows, starts, n)
     return found[torch.arange(rows), energy(found, theta).argmin(-1)]
 
 
@@ -159,12 +196,17 @@ def _line(energy: Energy, theta: Tensor) -> Tensor:
 
 
 def _plans(energy: Energy, theta: Tensor) -> Tensor:
+    return _lowest(energy, theta, first_plans(len(theta), energy.n), 40)
+
+
+def first_plans(count: int, n: int) -> Tensor:
+    """(count, 12, n)"""
     generator = torch.Generator().manual_seed(2)
-    starts = 3 * torch.randn(len(theta), 12, energy.n, generator=generator, dtype=theta.dtype)
+    starts = 3 * torch.randn(count, 12, n, generator=generator, dtype=torch.float64)
     starts[:, 0] = 0
     level = starts[:, 1::2].mean(-1, keepdim=True) * 3
     starts[:, 1::2] = level  # half of them constant torques: a swing one way or the other
-    return _lowest(energy, theta, starts, 40)
+    return starts
 
 
 def _quadratic(count: int, generator: torch.Generator) -> Tensor:

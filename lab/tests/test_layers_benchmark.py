@@ -48,6 +48,18 @@ def test_a_true_argmin_is_a_minimum_and_no_sample_is_lower(script, few, name):
         assert (energy(samples, given.theta) >= lowest).all()
 
 
+def test_newtons_steps_end_in_minima_wherever_they_start(script, few):
+    truth, theta = script("truth"), few("multimodal").theta.repeat(8, 1)
+    energy = script("energies").ENERGIES["multimodal"](torch)
+    x = 2 * torch.randn(len(theta), 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.linalg.eigvalsh(truth.hessians(energy, theta, x))[:, 0].min() < 0  # also from maxima
+    with pytest.raises(ValueError, match="no minima"):
+        truth.check("multimodal", theta, x)
+    for _ in range(60):
+        x = truth.newton_step(energy, theta, x)
+    truth.check("multimodal", theta, x)
+
+
 def test_the_quadratic_is_the_rollout_of_its_dynamics(script):
     energy = script("energies").Quadratic(torch)
     theta, x = (torch.randn(size, dtype=torch.float64) for size in (energy.m, energy.n))
