@@ -146,6 +146,13 @@ TABLES = (
                 "dcem.MPPI, compiled", "mppi", options={"temperature": 0.1, "compiled": True}, backward=False
             ),
             Contender("pytorch-mppi", "mppi", "pytorch_mppi", {"temperature": 0.1}, backward=False),
+            Contender(
+                "pytorch-mppi, compiled",
+                "mppi",
+                "pytorch_mppi",
+                {"temperature": 0.1, "compiled": True},
+                backward=False,
+            ),
             Contender("dcem.DCEM, τ=0", "dcem", options={"tau": 0.0}, backward=False),
             Contender("evotorch CEM", "hard", "evotorch", backward=False),
             Contender("bare objective", "bare", backward=False, judged=False),

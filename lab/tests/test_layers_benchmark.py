@@ -212,3 +212,29 @@ def test_a_run_of_one_table_keeps_the_others(script, tmp_path):
     text = path.read_text()
     assert "first" not in text and text.index("again") < text.index("## Two")
     assert text.count("# Title") == 1
+
+
+def test_compiled_solves_are_the_uncompiled_ones_where_their_start_is_timed(script, monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER / "peers"))
+    compiled, calls = script("compiled"), []
+    monkeypatch.setattr(torch, "compile", lambda f, **_: calls.append(f) or f)
+    for method in compiled.METHODS.values():
+        answers = []
+        for whether in (False, True):
+            torch.manual_seed(0)
+            call = method(whether)
+            torch.manual_seed(1)
+            found = call(3)
+            answers.append(
+                torch.cat([x.flatten() for x in (found if isinstance(found, tuple) else (found,))])
+            )
+        torch.testing.assert_close(*answers)
+    assert len(calls) == len(compiled.METHODS)
+    taken = compiled.start("mppi", (1, 2))
+    assert list(taken) == [
+        "first call, s",
+        "first call, CPU s",
+        "second batch size, s",
+        "second batch size, CPU s",
+    ]
+    assert min(taken.values()) >= 0

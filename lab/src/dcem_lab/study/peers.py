@@ -150,6 +150,19 @@ def solve_rows(sources: Sources) -> Rows:
     return found
 
 
+def compiling_rows(sources: Sources) -> Rows:
+    """What compiled solves take to start."""
+    return [
+        {
+            "solve": row["case"],
+            "torch's cache": row["cache"],
+            "first call (s)": if_number(row["first call, s"]),
+            "second batch size (s)": if_number(row["second batch size, s"]),
+        }
+        for row in rows_if_any(sources.benchmarks / "compiling.csv")
+    ]
+
+
 def _numbers(rows: list[dict[str, str]], name: str) -> list[float]:
     """Of a column, without empty cells."""
     return [float(row[name]) for row in rows if row[name]]

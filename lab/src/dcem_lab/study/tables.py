@@ -226,6 +226,7 @@ TABLES: Tables = {
     "soft-topk-gpu": peers.gpu_topk_rows,
     "soft-topk-embedding": peers.embedding_rows,
     "solves": peers.solve_rows,
+    "compiling": peers.compiling_rows,
 }
 
 
