@@ -14,7 +14,8 @@ from torch import Tensor
 import dcem
 from dcem_lab.suite.agents import ValueConfig, ValueLearner
 from dcem_lab.suite.replay import ReplayBuffer
-from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss, nets
+from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
+from dcem_lab.suite.rssm.fast import mlp
 from dcem_lab.suite.rssm.fast.rollout_triton import FusedRollout
 
 OBS, ACTIONS, HORIZON, ITERATIONS = 17, 6, 12, 10  # cheetah.run, and the paper's planner
@@ -293,7 +294,7 @@ def _value_ms(config: ValueConfig, devices: tuple[str, ...]) -> float:
         over = torch.zeros(16, dtype=torch.bool, device="cuda")
         replay.add(draw(16, OBS), draw(16, ACTIONS).tanh(), draw(16), draw(16, OBS), over)
     networks = config.value(model, 0).cuda()
-    with tf32(True), mock.patch.object(nets.mlp_triton, "DEVICES", devices):
+    with tf32(True), mock.patch.object(mlp.mlp_triton, "DEVICES", devices):
         learner = ValueLearner(networks, model, replay, config, generator)
         for _ in range(10):  # the first are not captured
             learner.update()

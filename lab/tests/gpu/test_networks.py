@@ -23,12 +23,12 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """How often networks were taken through the kernels."""
-    from dcem_lab.suite.rssm.fast import mlp_triton
+    from dcem_lab.suite.rssm.fast import mlp, mlp_triton
 
     seen: list[object] = []
-    apply = mlp_triton.normed_network
+    apply = mlp.normed_network
     monkeypatch.setattr(mlp_triton, "DEVICES", ("cuda",))
-    monkeypatch.setattr(mlp_triton, "normed_network", lambda *given: seen.append(given) or apply(*given))
+    monkeypatch.setattr(mlp, "normed_network", lambda *given: seen.append(given) or apply(*given))
     return seen
 
 

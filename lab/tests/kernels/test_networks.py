@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from dcem_lab.suite.rssm.fast import mlp_triton
+from dcem_lab.suite.rssm.fast import mlp, mlp_triton
 from dcem_lab.suite.rssm.nets import EnsembleMLP
 from toy.networks import SIZES, Sizes, exact, far, learner, make, results
 
@@ -21,9 +21,9 @@ NEAR = 2e-6
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """How often networks were taken through the kernels, which are used on CPU tensors here."""
     seen: list[object] = []
-    apply = mlp_triton.normed_network
+    apply = mlp.normed_network
     monkeypatch.setattr(mlp_triton, "DEVICES", ("cpu",))
-    monkeypatch.setattr(mlp_triton, "normed_network", lambda *given: seen.append(given) or apply(*given))
+    monkeypatch.setattr(mlp, "normed_network", lambda *given: seen.append(given) or apply(*given))
     return seen
 
 

@@ -15,10 +15,11 @@ from dcem_lab.suite.agents import Planner, PlannerConfig, Value
 from dcem_lab.suite.agents import planner as planners
 from dcem_lab.suite.agents.guide import Guide
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
-from dcem_lab.suite.rssm.fast import rollout_native
-from dcem_lab.suite.rssm.fast.rollout_native import NativeJudge, NativeRollout, fits
+from dcem_lab.suite.rssm.fast import native
+from dcem_lab.suite.rssm.fast.native import fits
+from dcem_lab.suite.rssm.fast.rollout_native import NativeJudge, NativeRollout
 
-needs_compiler = pytest.mark.skipif(rollout_native.library() is None, reason="no C++ compiler here")
+needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
 needs_bfloat16 = pytest.mark.skipif(
     not fits(torch.zeros(1), torch.bfloat16), reason="no products in bfloat16 here"
 )
@@ -165,8 +166,8 @@ def test_models_that_know_an_end_or_are_not_float32_stay_with_torch(generator: G
 
 def test_without_kernels_there_is_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DCEM_NATIVE", "0")
-    assert _native.build(rollout_native._SOURCE, []) is None
-    monkeypatch.setattr(rollout_native, "library", lambda: None)
+    assert _native.build(native._SOURCE, []) is None
+    monkeypatch.setattr(native, "library", lambda: None)
     assert not fits(torch.zeros(1))
 
 
@@ -175,9 +176,9 @@ def test_cpus_without_long_vectors_have_kernels_too(generator: Generator, monkey
     model = make(generator, activation="gelu")
     states, actions = situations(model, 2, 33, generator)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    shorter = rollout_native.library.__wrapped__()
+    shorter = native.library.__wrapped__()
     assert shorter is not None and not shorter.has_bfloat16()
-    monkeypatch.setattr(rollout_native, "library", lambda: shorter)
+    monkeypatch.setattr(native, "library", lambda: shorter)
     got = NativeRollout(model).sequence_cost(states, actions)
     torch.testing.assert_close(got, by_steps(model, states, actions, 1.0), rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match="dtype must be float32 on a CPU without instructions for bfloat16"):

@@ -19,8 +19,8 @@ from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.suite.rssm.fast.engine import Imagination
 from dcem_lab.suite.rssm.fast.imagine import FrozenRollout, fused_rollout
+from dcem_lab.suite.rssm.fast.native import fits as has_kernels
 from dcem_lab.suite.rssm.fast.rollout_native import NativeJudge, NativeRollout
-from dcem_lab.suite.rssm.fast.rollout_native import fits as has_kernels
 
 try:
     from dcem_lab.suite.agents import judge_triton

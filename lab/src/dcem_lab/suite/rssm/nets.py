@@ -11,10 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-try:
-    from dcem_lab.suite.rssm.fast import mlp_triton
-except ImportError:  # Triton is not installed
-    mlp_triton = None  # type: ignore[assignment]
+from dcem_lab.suite.rssm.fast import mlp
 
 aten = torch.ops.aten
 
@@ -53,7 +50,7 @@ class EnsembleMLP(nn.Module):
     """M fully connected networks: sizes[0] → sizes[1] → … → sizes[-1], activated between the layers.
 
     Without an ``activation``, silu(LayerNorm(·)) is between them: critics and actors are like that. On
-    CUDA these can be three fused kernels (`mlp_triton.DEVICES`), if there are two hidden layers.
+    CUDA and on the CPU there are fused kernels for these (`mlp.kernels_for`), if there are two hidden layers.
     ``weights[i]``: (M, sizes[i], sizes[i+1]); ``biases[i]``: (M, sizes[i+1]), both uniform in ±1/√fan_in.
 
     >>> net = EnsembleMLP([3, 16, 2], "relu", members=4)
@@ -90,8 +87,9 @@ class EnsembleMLP(nn.Module):
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """(M, N, sizes[0]) → (M, N, sizes[-1]). With ``frozen``, the weights get no gradient."""
         parameters = [p.detach() for p in self.in_a_row] if frozen else self.in_a_row
-        if self.activation is None and mlp_triton is not None and mlp_triton.fits(x, parameters):
-            return mlp_triton.normed_network(x, parameters, _normed_network)
+        kernels = mlp.kernels_for(x, parameters) if self.activation is None else None
+        if kernels is not None:
+            return mlp.normed_network(kernels, x, parameters, _normed_network)
         return network(x, list(zip(parameters[::2], parameters[1::2], strict=True)), self.activate)
 
 

@@ -15,7 +15,7 @@ Products are float32, or TF32 where torch's own may be, with float32 accumulatio
 after ten bits, not rounded as cuBLAS does: errors are 0.1 % instead of 0.03 %.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,63 +33,20 @@ TALL, WIDE = 32, 64  # of a weight's gradient: below 64 rows, Triton's products 
 
 
 def fits(x: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Whether `normed_network` supports x (M, N, X) and weight, bias, weight, bias … of these shapes."""
-    if x.device.type not in DEVICES or len(parameters) != 6 or x.numel() == 0:
-        return False
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False  # our own autograd functions do not work there
-    if torch.is_autocast_enabled(x.device.type):
+    """Whether there are kernels for the device of x (M, N, X), and for these sizes."""
+    if x.device.type not in DEVICES:
         return False
     if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
         return False  # older ones have neither TF32 nor enough shared memory
-    M, X, W = parameters[0].shape
+    _, X, W = parameters[0].shape
     Y = parameters[4].shape[-1]
-    shapes = [(M, X, W), (M, W), (M, W, W), (M, W), (M, W, Y), (M, Y)]
-    return (
-        W in WIDTHS
-        and Y <= OUTPUTS
-        and [tuple(p.shape) for p in parameters] == shapes
-        and (x.ndim, x.shape[0], x.shape[-1]) == (3, M, X)
-        and all(t.dtype == torch.float32 and t.device == x.device for t in (x, *parameters))
-        and x.shape[1] * max(x.stride(1), X, W, Y) < 2**31  # places in a member's rows are 32 bits
-    )
+    places = x.shape[1] * max(x.stride(1), X, W, Y)  # in a member's rows: they are 32 bits
+    return W in WIDTHS and Y <= OUTPUTS and places < 2**31
 
 
-def normed_network(x: Tensor, parameters: Sequence[Tensor], again: Callable[..., Tensor]) -> Tensor:
-    """The network's outputs (M, N, Y). `again(x, *parameters)` is the same in plain torch."""
-    # A choice of the whole process, which training makes: what cuBLAS may do for a product, we may.
-    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    return _Normed.apply(x, again, precision, *parameters)
-
-
-class _Normed(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, again: Callable[..., Tensor], precision: str, *parameters: Tensor
-    ) -> Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.again, ctx.precision = again, precision
-        out, *kept = forward(x, parameters, precision)
-        ctx.save_for_backward(x, *parameters, *kept)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, above: Tensor | None) -> tuple[Tensor | None, ...]:
-        if above is None:
-            return (None,) * 9
-        x, *parameters = ctx.saved_tensors[:7]
-        of_x, _, _, *of_parameters = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # for second derivatives: the gradients as functions of the inputs
-            needed = [of_x, *of_parameters]
-            own = [t.view_as(t) for t in (x, *parameters)]  # x may depend on the parameters
-            wanted = [t for t, need in zip(own, needed, strict=True) if need]
-            found = iter(torch.autograd.grad(ctx.again(*own), wanted, above, create_graph=True))
-            gx, *gradients = (next(found) if need else None for need in needed)
-            return gx, None, None, *gradients
-        kept, rates = ctx.saved_tensors[7:]
-        of_any = any(of_parameters)
-        gx, *gradients = backward(above, x, parameters, kept, rates, of_x, of_any, ctx.precision)
-        return gx, None, None, *gradients
+def precision() -> str:
+    """Of products: a choice of the whole process, which training makes, of what cuBLAS may do."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def forward(x: Tensor, parameters: Sequence[Tensor], precision: str) -> tuple[Tensor, Tensor, Tensor]:

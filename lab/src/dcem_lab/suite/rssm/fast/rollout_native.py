@@ -1,4 +1,4 @@
-"""Planning on a CPU in C++: `rollout.cpp`, built at first use if there is a compiler.
+"""Planning on a CPU in C++.
 
 A plan is thousands of small matrix products, each too short to split between threads. Instead, each thread
 takes some trajectories of a member through all their steps. Weights are packed in advance for the vector
@@ -8,48 +8,19 @@ The references are `RSSM.step` and `Guide.worth`.
 """
 
 import ctypes
-import functools
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dcem import _native
+from dcem_lab.suite.rssm.fast import native
 from dcem_lab.suite.rssm.fast.engine import Imagination, total_cost
 from dcem_lab.suite.rssm.model import RSSM
 
-_SOURCE = Path(__file__).with_name("rollout.cpp")
 _FUNCTIONS = {"relu": 1, "elu": 2, "gelu": 3}
-_POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_POINTER, _LONG = ctypes.c_void_p, ctypes.c_int64
 _ALONE = 500_000  # multiplications below which one thread finishes before others have started
-
-
-@functools.cache
-def library() -> Any:
-    """The kernels; None if they are not available."""
-    found = _native.build(_SOURCE, _instructions())
-    if found is not None:
-        found.rollout.argtypes = [_POINTER, *[_LONG] * 9, *[_INT] * 2, *[_POINTER] * 4, _INT]
-        found.judge.argtypes = [_POINTER, *[_LONG] * 6, *[_POINTER] * 2, _INT]
-    return found
-
-
-def _instructions() -> list[str]:
-    """Compiler flags for this CPU."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    if capability != "AVX512":
-        return ["-mavx2", "-mfma"] if capability == "AVX2" else []
-    bfloat16 = ["-mavx512bf16"] if torch.cpu._is_avx512_bf16_supported() else []
-    return ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", *bfloat16]
-
-
-def fits(x: Tensor, dtype: torch.dtype = torch.float32) -> bool:
-    """Are there kernels for a network with weights like x, on its device, with products in that precision?"""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or (found := library()) is None:
-        return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(found.has_bfloat16()))
 
 
 class _Layer(ctypes.Structure):
@@ -60,15 +31,15 @@ class _Layer(ctypes.Structure):
 
 def _padded(x: Tensor) -> Tensor:
     """Columns rounded up to whole panels, with zeros."""
-    return F.pad(x, (0, -x.shape[-1] % library().lanes_in_panel()))
+    return F.pad(x, (0, -x.shape[-1] % native.library().lanes_in_panel()))
 
 
 def _packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """(M, in, out) → (M, panels, in, columns of a panel), or in bfloat16 (M, panels, in / 2, columns, 2)."""
-    panels = _padded(weight).unflatten(-1, (-1, library().lanes_in_panel())).transpose(1, 2)
+    panels = _padded(weight).unflatten(-1, (-1, native.library().lanes_in_panel())).transpose(1, 2)
     if dtype == torch.float32:
         return panels.contiguous()
-    if not library().has_bfloat16():
+    if not native.library().has_bfloat16():
         raise ValueError(f"dtype must be float32 on a CPU without instructions for bfloat16, got {dtype}")
     pairs = F.pad(panels, (0, 0, 0, panels.shape[2] % 2)).unflatten(2, (-1, 2))
     return pairs.transpose(-1, -2).to(dtype).contiguous()
@@ -139,7 +110,7 @@ class NativeRollout(_Packed, Imagination):
         state, actions = _read(state), _read(actions)
         rewards = state.new_empty(config.members, T, E * N)
         ends = state.new_empty(E * N, model.state_dim)
-        library().rollout(
+        native.library().rollout(
             self._layers, *self._heads, config.members, config.hidden, model.features, U, E, N, T,
             config.residual, _FUNCTIONS[config.activation], state.data_ptr(), actions.data_ptr(),
             rewards.data_ptr(), ends.data_ptr(), _threads(rewards.numel() * self._products),
@@ -176,7 +147,7 @@ class NativeJudge(_Packed):
         K, X, rows = settings["critics"], x.shape[-1], x[..., 0].numel()
         q = x.new_empty(*x.shape[:-2], x.shape[-2] * K)
         half = len(self._layers) // 2
-        library().judge(
+        native.library().judge(
             self._layers, half, half, K, X, settings["action_dim"], rows,
             x.data_ptr(), q.data_ptr(), _threads(rows * self._products),
         )  # fmt: skip

@@ -1,6 +1,7 @@
-// Rolls out a world model, and judges where plans end, on the CPU: see `rollout_native.py`, which builds this
-// file and calls it. A thread takes some trajectories of one member through all steps, with everything but
-// the weights in its own cache. The formulas are those of `rssm/model.py` and `rssm/nets.py`.
+// Rolls out a world model and judges where plans end (`rollout_native.py`), and takes networks of critics and
+// actors forward and back in training (`mlp_native.py`), on the CPU. `native.py` builds this file. A thread takes
+// some lines of one member through all steps or layers, with everything but the weights in its own cache. The
+// formulas are those of `rssm/model.py` and `rssm/nets.py`.
 
 #include <algorithm>
 #include <cmath>
@@ -243,6 +244,137 @@ template <class N> inline Vector load(const float* from, N n) {
   return x;
 }
 template <class N> inline void store(float* to, Vector x, N n) { std::memcpy(to, &x, sizeof(float) * n); }
+inline float total(Vector x) {
+  float sum = 0;
+  for (int i = 0; i < kLanes; i++) sum += x[i];
+  return sum;
+}
+
+
+// out (n, outputs) = left (n, inputs) · right (inputs, outputs), plus the bias or what out was, if any. Lines
+// of right lie next to each other, left(r, i) at left[r * down + i * along].
+struct Product {
+  int64_t inputs, down, along, stride, out_stride;
+  bool more;
+
+  template <int rows, int columns>
+  void tile(const float* left, const float* right, int64_t right_stride, const float* bias, float* out,
+            int64_t outputs) const {
+    Vector sums[rows][columns];
+    for (int r = 0; r < rows; r++)
+      for (int c = 0; c < columns; c++) {
+        const int64_t at = c * kLanes, used = std::min<int64_t>(kLanes, outputs - at);
+        sums[r][c] = bias ? load(bias + at, used) : more ? load(out + r * out_stride + at, used) : Vector{};
+      }
+    for (int64_t i = 0; i < inputs; i++, left += along, right += right_stride) {
+      Vector w[columns];
+#pragma GCC unroll 3
+      for (int c = 0; c < columns; c++) w[c] = load(right + c * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; r++) {
+        const Vector here = all(left[r * down]);
+#pragma GCC unroll 3
+        for (int c = 0; c < columns; c++) sums[r][c] += here * w[c];
+      }
+    }
+    for (int r = 0; r < rows; r++)
+      for (int c = 0; c < columns; c++) {
+        const int64_t at = c * kLanes;
+        store(out + r * out_stride + at, sums[r][c], std::min<int64_t>(kLanes, outputs - at));
+      }
+  }
+
+  template <int columns, int rows = kRows>
+  void down_rows(int64_t n, const float* left, const float* right, int64_t right_stride, const float* bias,
+                 float* out, int64_t outputs) const {
+    for (; n >= rows; n -= rows, left += rows * down, out += rows * out_stride)
+      tile<rows, columns>(left, right, right_stride, bias, out, outputs);
+    if constexpr (rows > 1)
+      if (n > 0) down_rows<columns, rows / 2>(n, left, right, right_stride, bias, out, outputs);
+  }
+
+  void run(int64_t n, const float* left, int64_t outputs, const float* right, const float* bias, float* out,
+           std::vector<float>& room) const {
+    int64_t c = 0;
+    const auto at = [&](const float* from) { return from ? from + c : nullptr; };
+    for (; c + kPanel <= outputs; c += kPanel)
+      down_rows<3>(n, left, right + c, stride, at(bias), out + c, kPanel);
+    for (; c + kLanes <= outputs; c += kLanes)
+      down_rows<1>(n, left, right + c, stride, at(bias), out + c, kLanes);
+    if (c == outputs) return;
+    const int64_t rest = outputs - c;
+    room.assign(std::max<std::size_t>(room.size(), inputs * kLanes), 0.0f);
+    for (int64_t i = 0; i < inputs; i++)
+      std::memcpy(&room[i * kLanes], right + i * stride + c, sizeof(float) * rest);
+    down_rows<1>(n, left, room.data(), kLanes, at(bias), out + c, rest);
+  }
+};
+
+// The lines of x become n = LayerNorm(x), their rates 1 / σ, and active silu(n).
+void norm(int64_t n, int64_t width, float* x, float* rates, float* active) {
+  for (int64_t r = 0; r < n; r++, x += width, active += width) {
+    Vector sum{}, squares{};
+    elementwise(width, [&](int64_t i, auto w) { sum += load(x + i, w); });
+    const float mean = total(sum) / width;
+    elementwise(width, [&](int64_t i, auto w) {
+      const Vector apart = load(x + i, w) - mean;
+      squares += apart * apart;
+    });
+    rates[r] = 1.0f / std::sqrt(total(squares) / width + 1e-5f);
+    elementwise(width, [&](int64_t i, auto w) {
+      const Vector y = (load(x + i, w) - mean) * rates[r];
+      store(x + i, y, w);
+      store(active + i, y * sigmoid(y), w);
+    });
+  }
+}
+
+// And back: gradients g by silu(n) become those by the LayerNorm's input, active silu(n).
+void norm_back(int64_t n, int64_t width, const float* x, const float* rates, float* g, float* active) {
+  for (int64_t r = 0; r < n; r++, x += width, g += width, active += width) {
+    Vector sum{}, along{};
+    elementwise(width, [&](int64_t i, auto w) {
+      const Vector y = load(x + i, w), gate = sigmoid(y), slope = gate * (1.0f + y * (1.0f - gate));
+      const Vector here = load(g + i, w) * slope;
+      store(active + i, y * gate, w);
+      store(g + i, here, w);
+      sum += here;
+      along += here * y;
+    });
+    const float mean = total(sum) / width, share = total(along) / width;
+    elementwise(width, [&](int64_t i, auto w) {
+      store(g + i, (load(g + i, w) - mean - load(x + i, w) * share) * rates[r], w);
+    });
+  }
+}
+
+// Networks of two normed layers of one width: weights (M, inputs, outputs) and biases (M, outputs).
+struct Networks {
+  int64_t M, N, X, W, Y, x_member, x_row;
+  const float *x, *parameters[6];
+
+  const float* weight(int layer, int64_t member) const {
+    return parameters[2 * layer] + member * (layer ? W : X) * (layer == 2 ? Y : W);
+  }
+  const float* bias(int layer, int64_t member) const {
+    return parameters[2 * layer + 1] + member * (layer == 2 ? Y : W);
+  }
+};
+
+std::vector<float> transposed(int64_t rows, int64_t columns, const float* x) {
+  std::vector<float> y(rows * columns);
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < columns; c++) y[c * rows + r] = x[r * columns + c];
+  return y;
+}
+
+void add_lines(int64_t n, int64_t width, const float* x, float* sums) {
+  for (int64_t r = 0; r < n; r++, x += width)
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) sums[i] += x[i];
+}
+
+constexpr int64_t kLines = 64;  // of a member, that are worked on together
 
 }  // namespace
 
@@ -325,6 +457,62 @@ void judge(const Layer* layers, int64_t actor, int64_t critic, int64_t K, int64_
         network(layers + actor, critic, k, n, here.data(), inputs, kNormed, q.data(), 1, room);
         for (int64_t r = 0; r < n; r++) said[(first + r) * K + k] = q[r];
       }
+    }
+  }
+}
+
+// x (M, N, X) → out (M, N, Y), and for the way back both layers' n (2, M, N, W) and 1 / σ (2, M, N). W is a
+// whole number of vectors.
+void normed_forward(const Networks* nets, float* normed, float* rates, float* out, int threads) {
+  const int64_t blocks = (nets->N + kLines - 1) / kLines;
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> active(kLines * nets->W), room;
+#pragma omp for schedule(static) collapse(2)
+    for (int64_t m = 0; m < nets->M; m++)
+      for (int64_t block = 0; block < blocks; block++) {
+        const int64_t W = nets->W, Y = nets->Y, line = m * nets->N + block * kLines;
+        const int64_t n = std::min(kLines, nets->N - block * kLines);
+        const float* in = nets->x + m * nets->x_member + block * kLines * nets->x_row;
+        float *n0 = normed + line * W, *n1 = n0 + nets->M * nets->N * W;
+        Product{nets->X, nets->x_row, 1, W, W, false}.run(n, in, W, nets->weight(0, m), nets->bias(0, m), n0, room);
+        norm(n, W, n0, rates + line, active.data());
+        Product{W, W, 1, W, W, false}.run(n, active.data(), W, nets->weight(1, m), nets->bias(1, m), n1, room);
+        norm(n, W, n1, rates + nets->M * nets->N + line, active.data());
+        Product{W, W, 1, Y, Y, false}.run(n, active.data(), Y, nets->weight(2, m), nets->bias(2, m),
+                                          out + line * Y, room);
+      }
+  }
+}
+
+// above (M, N, Y), the gradients by out → those by x (M, N, X), and those by weights and biases, which are zero
+// at first; either can be left out.
+void normed_backward(const Networks* nets, const float* normed, const float* rates, const float* above,
+                     float* by_x, float* const* gradients, int threads) {
+  const int64_t N = nets->N, X = nets->X, W = nets->W, Y = nets->Y, all_lines = nets->M * N;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t m = 0; m < nets->M; m++) {
+    std::vector<float> active(kLines * W), g0(kLines * W), g1(kLines * W), room;
+    const auto up2 = transposed(W, Y, nets->weight(2, m)), up1 = transposed(W, W, nets->weight(1, m));
+    const auto up0 = by_x ? transposed(X, W, nets->weight(0, m)) : std::vector<float>();
+    const auto learn = [&](int layer, int64_t n, int64_t inputs, int64_t outputs, const float* in,
+                           int64_t in_row, const float* g) {
+      if (!gradients) return;
+      Product{n, 1, in_row, outputs, outputs, true}.run(
+          inputs, in, outputs, g, nullptr, gradients[2 * layer] + m * inputs * outputs, room);
+      add_lines(n, outputs, g, gradients[2 * layer + 1] + m * outputs);
+    };
+    for (int64_t done = 0; done < N; done += kLines) {
+      const int64_t line = m * N + done, n = std::min(kLines, N - done);
+      const float *n0 = normed + line * W, *n1 = n0 + all_lines * W, *g2 = above + line * Y;
+      Product{Y, Y, 1, W, W, false}.run(n, g2, W, up2.data(), nullptr, g1.data(), room);
+      norm_back(n, W, n1, rates + all_lines + line, g1.data(), active.data());
+      learn(2, n, W, Y, active.data(), W, g2);
+      Product{W, W, 1, W, W, false}.run(n, g1.data(), W, up1.data(), nullptr, g0.data(), room);
+      norm_back(n, W, n0, rates + line, g0.data(), active.data());
+      learn(1, n, W, W, active.data(), W, g1.data());
+      learn(0, n, X, W, nets->x + m * nets->x_member + done * nets->x_row, nets->x_row, g0.data());
+      if (by_x) Product{W, W, 1, X, X, false}.run(n, g0.data(), X, up0.data(), nullptr, by_x + line * X, room);
     }
   }
 }
