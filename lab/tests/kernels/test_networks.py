@@ -19,7 +19,7 @@ NEAR = 2e-6
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """How often networks were taken through these kernels, used on CPU tensors here, where none are in C++."""
+    """How often networks were taken through these kernels. CPU tensors are, and none through those in C++."""
     seen: list[object] = []
     apply = mlp.normed_network
     monkeypatch.setattr(mlp_triton, "DEVICES", ("cpu",))

@@ -108,6 +108,26 @@ def test_no_iterations_are_the_policy_alone() -> None:
     torch.testing.assert_close(plan(start), value.actor(start[:, 8:11]))
 
 
+@pytest.mark.parametrize("alone", [[True, False, True], [True, True, True], [False, False, False]])
+@pytest.mark.usefixtures("double")
+def test_there_is_no_search_where_the_policy_acts_alone(
+    alone: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, value = make()
+    start, noise = states(model), torch.randn(3, 3, 20, 8)
+    searches = Planner(model, CONFIG, value=value)(start, noise)
+    mixed = Planner(model, CONFIG, value=value, by_policy=torch.tensor(alone))
+    searched: list[int] = []
+    search = mixed._search
+    monkeypatch.setattr(
+        mixed, "_search", lambda states, noise: searched.append(len(states)) or search(states, noise)
+    )
+    expected = torch.where(torch.tensor(alone)[:, None], value.actor(start[:, 8:11]), searches)
+    torch.testing.assert_close(mixed(start, noise), expected)
+    assert sum(searched) == alone.count(False)
+    assert mixed(start).shape == (3, 2)
+
+
 def test_a_planner_has_weights_of_its_own() -> None:
     model, value = make()
     plan, start, noise = Planner(model, CONFIG, value=value), states(model), torch.randn(3, 3, 20, 8)

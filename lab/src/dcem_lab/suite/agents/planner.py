@@ -200,7 +200,8 @@ class Planner:
             raise ValueError("Planner: value must be given for plans of a policy, got None")
         if config.iterations:
             self._mpc = config.mpc(model, self._imagination, held, guide=self._guide)
-        self._generator, self._by_policy = generator, by_policy
+        self._generator = generator
+        self._rows = None if by_policy is None else (~by_policy).nonzero().squeeze(-1)  # for a search
         self._plan = capture(self._solve, generator=generator, compile=False)
 
     def __call__(self, states: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -225,19 +226,27 @@ class Planner:
 
     @torch.no_grad()
     def _solve(self, states: Tensor, noise: Tensor | None = None) -> Tensor:
-        config, guide = self._config, self._guide
-        if guide is not None and config.iterations == 0:
+        guide, rows = self._guide, self._rows
+        if guide is not None and self._config.iterations == 0:
             return guide.act(states)
+        if guide is None or rows is None:
+            return self._search(states, noise)
+        actions = guide.act(states)
+        if len(rows) == 0:
+            return actions
+        planned = self._search(states[rows], None if noise is None else noise[:, rows])
+        return actions.index_copy(0, rows, planned)
+
+    def _search(self, states: Tensor, noise: Tensor | None) -> Tensor:
+        """The first actions of plans from states."""
+        config, guide = self._config, self._guide
         if guide is not None and noise is None:
             shape = config.iterations, len(states), config.samples, self._mpc.search_dim
             noise = torch.empty(shape, device=states.device, dtype=states.dtype)
             noise.normal_(generator=self._generator)
         first = noise[0] if noise is not None else None
         situation = config.situation(states, guide, self.decoder, first)
-        planned = self._mpc(situation, generator=self._generator, noise=noise, cost=False).action
-        if guide is None or self._by_policy is None:
-            return planned
-        return torch.where(self._by_policy.unsqueeze(-1), guide.act(states), planned)
+        return self._mpc(situation, generator=self._generator, noise=noise, cost=False).action
 
 
 def _precision(model: RSSM, config: PlannerConfig) -> torch.dtype:
