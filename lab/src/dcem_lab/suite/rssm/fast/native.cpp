@@ -1,7 +1,8 @@
-// Rolls out a world model and judges where plans end (`rollout_native.py`), and takes networks of critics and
-// actors forward and back in training (`mlp_native.py`), on the CPU. `native.py` builds this file. A thread takes
-// some lines of one member through all steps or layers, with everything but the weights in its own cache. The
-// formulas are those of `rssm/model.py` and `rssm/nets.py`.
+// On the CPU: rolls out a world model and judges where plans end (`rollout_native.py`), takes networks of critics
+// and actors forward and back in training (`mlp_native.py`), and multiplies where the model learns
+// (`products.py`). `native.py` builds this file. In rollouts and networks, a thread takes some lines of one
+// member through all steps or layers, with everything but the weights in its own cache. The formulas are those of
+// `rssm/model.py` and `rssm/nets.py`.
 
 #include <algorithm>
 #include <cmath>
@@ -375,6 +376,16 @@ void add_lines(int64_t n, int64_t width, const float* x, float* sums) {
 }
 
 constexpr int64_t kLines = 64;  // of a member, that are worked on together
+constexpr int64_t kInputs = 256;  // of a product, whose weights stay in the cache meanwhile
+
+// Products of M members: left (M, rows, inputs), anywhere; right (M, inputs, outputs) and out (M, rows, outputs),
+// with their rows each in one piece; and bias (M, outputs), or none.
+struct Products {
+  int64_t M, rows, inputs, outputs, left_member, down, along, right_member, right_row, out_member, out_row;
+  int64_t more;
+  const float *left, *right, *bias;
+  float* out;
+};
 
 }  // namespace
 
@@ -514,6 +525,30 @@ void normed_backward(const Networks* nets, const float* normed, const float* rat
       learn(0, n, X, W, nets->x + m * nets->x_member + done * nets->x_row, nets->x_row, g0.data());
       if (by_x) Product{W, W, 1, X, X, false}.run(n, g0.data(), X, up0.data(), nullptr, by_x + line * X, room);
     }
+  }
+}
+
+// out = left right + bias, or + out if `more`.
+void products(const Products* p, int threads) {
+  const int64_t blocks = (p->rows + kLines - 1) / kLines;
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> room;
+#pragma omp for schedule(static) collapse(2)
+    for (int64_t m = 0; m < p->M; m++)
+      for (int64_t block = 0; block < blocks; block++) {
+        const int64_t first = block * kLines, n = std::min(kLines, p->rows - first);
+        const float* left = p->left + m * p->left_member + first * p->down;
+        const float* right = p->right + m * p->right_member;
+        float* out = p->out + m * p->out_member + first * p->out_row;
+        for (int64_t done = 0; done < p->inputs; done += kInputs) {
+          const bool begins = done == 0;
+          const Product part{std::min(kInputs, p->inputs - done), p->down, p->along, p->right_row, p->out_row,
+                             !begins || p->more};
+          part.run(n, left + done * p->along, p->outputs, right + done * p->right_row,
+                   begins && p->bias ? p->bias + m * p->outputs : nullptr, out, room);
+        }
+      }
   }
 }
 }

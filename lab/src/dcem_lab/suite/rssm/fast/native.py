@@ -23,6 +23,7 @@ def library() -> Any:
         found.judge.argtypes = [_POINTER, *[_LONG] * 6, *[_POINTER] * 2, _INT]
         found.normed_forward.argtypes = [*[_POINTER] * 4, _INT]
         found.normed_backward.argtypes = [*[_POINTER] * 6, _INT]
+        found.products.argtypes = [_POINTER, _INT]
     return found
 
 

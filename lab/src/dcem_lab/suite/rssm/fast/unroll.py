@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
+from dcem_lab.suite.rssm.fast.products import add_product, affine, product, transposed
 from dcem_lab.suite.rssm.nets import BACKWARD
 
 try:
@@ -52,7 +53,7 @@ class Plain:
     def prepare(gates: Tensor, inputs: Tensor, input_weight: Tensor, bias: Tensor) -> Tensor:
         """What the inputs (M, R, X + U) give to the gates (M, R, 4H), for `advance` to start from."""
         gates.copy_(bias.unsqueeze(1))
-        gates[..., bias.shape[-1] // 4 :].baddbmm_(inputs, input_weight)
+        add_product(gates[..., bias.shape[-1] // 4 :], inputs, input_weight)
         return gates
 
     @staticmethod
@@ -61,7 +62,7 @@ class Plain:
     ) -> None:
         """Writes the next hidden state to ``out`` (M, R, H), and n_h, r, z, n to the gates."""
         H = hidden.shape[-1]
-        gates[..., : 3 * H].baddbmm_(hidden, hidden_weight)
+        add_product(gates[..., : 3 * H], hidden, hidden_weight)
         new_h, reset, update, new = gates.split(H, dim=-1)
         gates[..., H : 3 * H].sigmoid_()
         new.addcmul_(reset, new_h).tanh_()
@@ -100,7 +101,7 @@ class Plain:
         x: Tensor, weight: Tensor, bias: Tensor, activation: str, before: Tensor, after: Tensor
     ) -> None:
         """A fully connected layer, before and after its activation."""
-        torch.baddbmm(bias.unsqueeze(1), x, weight, out=before)
+        affine(bias, x, weight, out=before)
         getattr(aten, activation).out(before, out=after)
 
 
@@ -145,14 +146,14 @@ class Filter(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, hidden_weight, gates, hidden = ctx.saved_tensors
         do = kernels_between_products(inputs)
-        H, before, to_hidden = hidden.shape[-1], hidden[:, :-1], hidden_weight.mT
+        H, before, to_hidden = hidden.shape[-1], hidden[:, :-1], transposed(hidden_weight)
         grad = grad.clone(memory_format=torch.contiguous_format).unflatten(1, gates.shape[1:3])
         grad_gates = do.slopes(gates, before)
         for t in reversed(range(gates.shape[1])):
             below = grad[:, t - 1] if t > 0 else None
             do.retreat(grad_gates[:, t], gates[:, t], before[:, t], grad[:, t], below)
             if below is not None:
-                below.baddbmm_(grad_gates[:, t].flatten(-2)[..., : 3 * H], to_hidden)
+                add_product(below, grad_gates[:, t].flatten(-2)[..., : 3 * H], to_hidden)
         return None, *_gru_gradients(before.flatten(1, 2), inputs, grad_gates.flatten(-2).flatten(1, 2))
 
 
@@ -166,7 +167,7 @@ def _gru_gradients(hidden: Tensor, inputs: Tensor, grad_gates: Tensor) -> tuple[
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o)."""
     if not x.is_cuda:
-        return x.mT @ grad
+        return product(x.mT, grad)
     # Few results, each a sum over very many rows: in one piece it would leave most of the device idle.
     parts = max(n for n in range(1, max(x.shape[1] // 256, 1) + 1) if x.shape[1] % n == 0 and n <= 40)
     of_members = zip(x.unflatten(1, (parts, -1)), grad.unflatten(1, (parts, -1)), strict=True)
@@ -182,7 +183,8 @@ class Head(Function):
         befores = inner_layers(layers, list(zip(weights, biases, strict=True)), activation)
         ctx.activation = activation
         ctx.save_for_backward(*weights, *layers, *befores)
-        return torch.baddbmm(biases[-1].unsqueeze(1), layers[-1], weights[-1])
+        out = x.new_empty(*x.shape[:2], weights[-1].shape[-1])
+        return affine(biases[-1], layers[-1], weights[-1], out)
 
     @staticmethod
     @once_differentiable
@@ -194,7 +196,7 @@ class Head(Function):
         gradients: list[Tensor] = []
         for i in reversed(range(n)):
             gradients[:0] = [weight_gradient(layers[i], grad), grad.sum(dim=1)]
-            grad = grad @ weights[i].mT
+            grad = product(grad, transposed(weights[i]))
             if i > 0:
                 grad = backward(grad, befores[i - 1], torch.empty_like(grad))
         return None, grad, *gradients
@@ -253,7 +255,7 @@ class OpenLoop(Function):
             for i, (before, after) in enumerate(inner):
                 do.layer(layer, weights[i], biases[i], config.activation, before[:, span], after[:, span])
                 layer = after[:, span]
-            torch.baddbmm(biases[-1].unsqueeze(1), layer, weights[-1], out=heads[:, span])
+            affine(biases[-1], layer, weights[-1], heads[:, span])
             mean, raw = heads[:, span, :X], heads[:, span, X:]
             if config.residual:
                 torch.add(previous, mean, out=x)
@@ -276,7 +278,8 @@ class OpenLoop(Function):
         weights, inner = rest[: len(rest) // 2 + 1], rest[len(rest) // 2 + 1 :]
         backward = BACKWARD[ctx.config.activation]
         H, X = hidden_weight.shape[1], grad_states.shape[-1] - hidden_weight.shape[1]
-        do, to_hidden, to_x = kernels_between_products(states), hidden_weight.mT, input_weight[:, :X].mT
+        do, to_below = kernels_between_products(states), [transposed(w) for w in weights]
+        to_hidden, to_x = transposed(hidden_weight), transposed(input_weight[:, :X])
 
         going_on = states[:, : spans[-1].start]
         grad = torch.empty_like(states)[..., : H + X].copy_(grad_states)
@@ -293,15 +296,17 @@ class OpenLoop(Function):
                 grad_heads[:, span, X:].addcmul_(grad_x, spread[:, span])
             layer = grad_heads[:, span]
             for i in reversed(range(len(inner))):
-                layer = backward(layer @ weights[i + 1].mT, inner[i][0, :, span], grad_inner[i][:, span])
-            grad_h.baddbmm_(layer, weights[0].mT)
+                layer = backward(
+                    product(layer, to_below[i + 1]), inner[i][0, :, span], grad_inner[i][:, span]
+                )
+            add_product(grad_h, layer, to_below[0])
             if d > 0:
                 origin = _going_on(spans, d)
                 below_h, below_x = grad[:, origin, :H], grad[:, origin, H:]
                 do.retreat(grad_gates[:, origin], gates[:, origin], going_on[:, origin, :H], grad_h, below_h)
                 step = grad_gates[:, origin].flatten(-2)
-                below_h.baddbmm_(step[..., : 3 * H], to_hidden)
-                below_x.baddbmm_(step[..., H:], to_x)
+                add_product(below_h, step[..., : 3 * H], to_hidden)
+                add_product(below_x, step[..., H:], to_x)
                 if ctx.config.residual:
                     below_x.add_(grad_x)
                 # The rows whose chunk ended one distance earlier were never advanced.
