@@ -191,12 +191,13 @@ EMBED = [
     "value.batch=16",
 ]
 
+MIXED = ["decoder.residual=true", "collecting.policy_share=0.5", "collecting.policy_steps=9"]
+
 
 @pytest.fixture(scope="module")
 def embedded(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("embed") / "run"
-    words = ["decoder.residual=true", "collecting.policy_share=0.5", f"from={trained}", f"run_dir={folder}"]
-    assert cli.main(["train", *EMBED, *words]) == exits.DONE
+    assert cli.main(["train", *EMBED, *MIXED, f"from={trained}", f"run_dir={folder}"]) == exits.DONE
     return folder
 
 
@@ -244,7 +245,7 @@ def test_an_untrained_decoder_takes_the_place_of_a_trained_one(trained: Path, em
 
 @pytest.mark.process
 def test_phase_two_resumes_as_if_nothing_had_happened(trained: Path, embedded: Path, tmp_path: Path) -> None:
-    words = [*EMBED, "decoder.residual=true", "collecting.policy_share=0.5", f"from={trained}"]
+    words = [*EMBED, *MIXED, f"from={trained}"]
     train_until_killed(Planet, 60, [*words, f"run_dir={tmp_path}"], save_every=0.2)
     assert 0 < load_checkpoint(tmp_path).step < 60
     assert cli.main(["train", *words, f"run_dir={tmp_path}"]) == exits.DONE

@@ -127,6 +127,12 @@ def test_there_is_no_search_where_the_policy_acts_alone(
     assert sum(searched) == alone.count(False)
     assert mixed(start).shape == (3, 2)
 
+    mixed.turn(4)
+    expected = torch.where(
+        torch.tensor(alone[-1:] + alone[:-1])[:, None], value.actor(start[:, 8:11]), searches
+    )
+    torch.testing.assert_close(mixed(start, noise), expected)
+
 
 def test_a_planner_has_weights_of_its_own() -> None:
     model, value = make()

@@ -138,6 +138,7 @@ def build(
         seed_episodes=config.collecting.seed_episodes * anew,
         seed_steps=config.collecting.seed_steps * anew,
         seed_planner=seed_planner,
+        policy_steps=config.collecting.policy_steps,
     )
 
 

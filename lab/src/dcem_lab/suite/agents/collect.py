@@ -30,6 +30,8 @@ class CollectingConfig(Settings):
         noise_from_zero: vary the noise across environments from 0 to `noise`, instead of the same for all.
         policy_share: fraction of the environments in which the policy, if there is one, acts alone, so that
             it does not forget states that plans avoid.
+        policy_steps: steps after which the policy moves on to other environments; 0 to stay. Critics then see
+            what the policy earns from states that plans lead to, which is what plans expect of them.
         replay_steps: steps kept in the replay buffer, over all environments.
         checkpoint_mb: megabytes of the newest replay data that a checkpoint keeps.
     """
@@ -40,6 +42,7 @@ class CollectingConfig(Settings):
     correlation: float = setting(0.0, least=0, below=1)
     noise_from_zero: bool = False
     policy_share: float = setting(0.0, least=0, most=1)
+    policy_steps: int = setting(0, least=0)
     replay_steps: int = setting(1_000_000, least=1)
     checkpoint_mb: float = setting(100.0, above=0)
 

@@ -48,6 +48,7 @@ class Planet:
     seed_episodes: int  # before learning starts
     seed_steps: int  # of all environments, before learning starts
     seed_planner: Planner | None  # of the seed episodes; None for random actions
+    policy_steps: int  # after which the policy acts alone in other environments; 0 for never
 
     def __post_init__(self) -> None:
         device = self.collector.replay.device
@@ -75,6 +76,8 @@ class Planet:
         if not seeding:
             with _beside(self._stream):
                 self.learners.step()
+        if self.policy_steps:
+            self.planner.turn(collector.steps // collector.envs.num_envs // self.policy_steps)
         with stopwatch.measure("plan"):
             actions = collector.act(self.seed_planner if seeding else self.planner)
         with stopwatch.measure("env", on_host=True):

@@ -201,6 +201,7 @@ class Planner:
         if config.iterations:
             self._mpc = config.mpc(model, self._imagination, held, guide=self._guide)
         self._generator = generator
+        self._by_policy, self._turn = by_policy, 0
         self._rows = None if by_policy is None else (~by_policy).nonzero().squeeze(-1)  # for a search
         self._plan = capture(self._solve, generator=generator, compile=False)
 
@@ -210,6 +211,12 @@ class Planner:
         With noise (T, E, N, n) of the search space's size n it is a deterministic function.
         """
         return self._plan(states) if noise is None else self._plan(states, noise)
+
+    def turn(self, k: int) -> None:
+        """From now on the actor acts alone k rows further on than at first; row 0 follows the last."""
+        if self._by_policy is not None and self._rows is not None and k != self._turn:
+            self._turn = k
+            self._rows.copy_((~self._by_policy.roll(k)).nonzero().squeeze(-1))
 
     def refresh(self) -> None:
         """Copy the weights from model, decoder and value again."""
