@@ -70,16 +70,16 @@ PRESETS: dict[str, dict[str, object]] = {
         "updates_per_step": 1.0,
         "value": ValueConfig(width=64, batch=128, updates_per_step=4.0, early_share=0.25),
     },
-    # For the control suite without a GPU: as many updates per transition as the default, but of smaller
-    # networks on smaller batches, fewer trajectories per plan, and fewer random episodes at the beginning.
+    # For the control suite without a GPU: more updates per transition than the default, but of smaller networks
+    # on smaller batches, fewer trajectories per plan, and fewer random episodes at the beginning.
     "cpu": {
         "model": replace(planet.ENSEMBLE, hidden=128, width=128, distance=6),
         "planner": _CPU_PLANNER,
         "evaluation": _CPU_PLANNER,
         "batch": 32,
         "length": 25,
-        "updates_per_step": 0.25,
-        "value": ValueConfig(width=128, batch=256, updates_per_step=3.0, early_share=0.25),
+        "updates_per_step": 1.0,
+        "value": ValueConfig(width=128, batch=256, updates_per_step=8.0, early_share=0.25),
         "loop": StepLoopConfig(
             env_steps=100_000, n_envs=4, n_workers=0, eval_every=50_000, eval_episodes=16, log_every=400
         ),
