@@ -214,7 +214,7 @@ def test_the_agent_runs_and_goes_on_from_its_state(latent: bool, targets: str) -
             model=MODEL, planner=planner, decoder=decoder, value=replace(VALUE, targets=targets), envs=4,
             episode=10, device="cuda",
             learning=LearningConfig(batch=16, length=8, average=0.9, updates_per_step=1.5, early_chunks=0.25),
-            seed_episodes=4, replay_steps=2000, policy_share=0.5,
+            seed_episodes=4, replay_steps=2000, policy_share=0.5, policy_steps=7,
         )  # fmt: skip
 
     agent = make()

@@ -70,8 +70,8 @@ PRESETS: dict[str, dict[str, object]] = {
         "updates_per_step": 1.0,
         "value": ValueConfig(width=64, batch=128, updates_per_step=4.0, early_share=0.25),
     },
-    # For the control suite without a GPU: more updates per transition than the default, but of smaller networks
-    # on smaller batches, fewer trajectories per plan, and fewer random episodes at the beginning.
+    # For the control suite without a GPU: more updates per transition than the default, but of smaller
+    # networks on smaller batches, fewer trajectories per plan, and fewer random episodes at the beginning.
     "cpu": {
         "model": replace(planet.ENSEMBLE, hidden=128, width=128, distance=6),
         "planner": _CPU_PLANNER,

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Generator
 
-from dcem_lab.suite.agents import CollectingConfig, LearningConfig, ModelLearner, Planet
+from dcem_lab.suite.agents import CollectingConfig, LearningConfig, ModelLearner, Planet, ValueConfig
 from dcem_lab.suite.planet import Config
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, multistep_loss
-from toy.agent import LEARNING, MODEL, make_planet
+from toy.agent import LEARNING, MODEL, PLANNER, make_planet
 
 
 def filled_replay() -> ReplayBuffer:
@@ -166,3 +166,24 @@ def test_bad_settings_are_named(changes: dict, message: str) -> None:
 def test_a_chunk_is_as_long_as_what_is_predicted_in_it() -> None:
     with pytest.raises(ValueError, match=r"length must be at least model\.distance=3, got 2"):
         Config(length=2, model=MODEL)
+
+
+@pytest.mark.parametrize(("steps", "searched"), [(0, "1111111111"), (3, "1110001110")])
+def test_policy_and_planner_take_turns(steps: int, searched: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In which of two environments there is a search, from the seventh step on."""
+    value = ValueConfig(critics=2, width=16, gamma=0.9, batch=4)
+    collecting = CollectingConfig(seed_episodes=1, policy_share=0.5, policy_steps=steps)
+    planner = replace(PLANNER, policy_plans=2)
+    agent = make_planet(value=value, planner=planner, collecting=collecting, episode=6)
+    rows: list[int] = []
+    search = agent.planner._search
+
+    def recorded(states: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor:
+        assert agent.planner._rows is not None
+        rows.extend(agent.planner._rows.tolist())
+        return search(states, noise)
+
+    monkeypatch.setattr(agent.planner, "_search", recorded)
+    for _ in range(16):
+        agent.step()
+    assert "".join(map(str, rows)) == searched
