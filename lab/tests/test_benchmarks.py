@@ -75,14 +75,22 @@ def test_every_way_to_differentiate_a_plan_is_measured(script, monkeypatch, tmp_
     assert all(float(row["ms"]) > 0 for row in rows)
 
 
-def test_a_step_of_training_is_taken_apart(script, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("experiment", ["planet", "agent"])
+def test_a_step_of_training_is_taken_apart(script, monkeypatch, tmp_path, capsys, experiment):
     loop, path = script("loop"), tmp_path / "loop.csv"
-    words = ["--task=Pendulum-v1", "--steps=2", "--warmup=1", f"--output={path}"]
+    words = [
+        f"--experiment={experiment}",
+        "--task=Pendulum-v1",
+        "--steps=2",
+        "--warmup=1",
+        f"--output={path}",
+    ]
     monkeypatch.setattr("sys.argv", ["", *words])
     loop.main()
     [row] = csv.DictReader(path.read_text().splitlines())
-    assert (row["preset"], row["task"]) == ("tiny", "Pendulum-v1")
-    assert all(float(row[part]) > 0 for part in (*loop.PARTS, "step", "env_steps_per_s"))
+    assert (row["experiment"], row["preset"], row["task"]) == (experiment, "tiny", "Pendulum-v1")
+    parts = [part for part in loop.PARTS if experiment == "agent" or part != "value_update"]
+    assert all(float(row[part]) > 0 for part in (*parts, "step", "env_steps_per_s"))
     assert "environment steps per second" in capsys.readouterr().out
 
 

@@ -40,7 +40,7 @@ GPU = {
     "value": "Updates of the value",
 }
 DRAWN = ("lml", "dcem", "hard", "control")
-PARTS = ("plan", "update", "env", "record")
+PARTS = ("plan", "update", "value_update", "env", "record")
 _COLORS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
 
 
@@ -170,11 +170,16 @@ def loop_rows(sources: Sources) -> list[dict[str, str]]:
 
 def _loop_row(row: dict[str, str]) -> dict[str, str]:
     step, rate = float(row["step"]), float(row["env_steps_per_s"])
+    parts = {part: float(row.get(part) or 0) for part in PARTS}
+    without = ", without C++ kernels" if row.get("kernels") == "no" else ""
     return {
         "task": row["task"],
-        "preset": row["preset"],
-        "device": row["device"],
-        **{f"{part}, ms": f"{float(row[part]):.2f} ({float(row[part]) / step:.0%})" for part in PARTS},
+        "training": f"{row.get('experiment') or 'planet'}, {row['preset']}",
+        "device": row["device"] + without,
+        **{
+            f"{part.replace('_', ' ')}, ms": f"{ms:.2f} ({ms / step:.0%})" if ms else ""
+            for part, ms in parts.items()
+        },
         "step, ms": f"{step:.1f}",
         "environment steps per second": f"{rate:,.0f}",
         "2M steps take": f"{2e6 / rate / 60:.0f} min" if row["preset"] == "best" else "",
