@@ -195,6 +195,7 @@ TABLES: Tables = {
     "agents-overall": _agents_overall,
     "agents-cpu": lambda sources: beside.task_rows(sources.results, suite.CPU),
     "agents-cpu-overall": partial(_agents_overall, preset=suite.CPU),
+    "agents-cpu-fewer-updates": lambda sources: beside.task_rows(sources.results, "cpu-fewer-updates"),
     "agent-episodes": lambda sources: suite.episode_rows(suite.read_evaluations(sources.results, "agent")),
     "agent-parts": lambda sources: parts.part_rows(sources.results),
     "agent-questions": lambda sources: questions.agent_rows(sources.results),
