@@ -403,7 +403,7 @@ def test_plans_stand_beside_what_they_earn(sources, text):
 
 def test_a_step_of_training_in_parts(text):
     parts = "15.00 (75%) 20.00 (100%) 1.00 (5%) 0.25 (1%) 20.0 3,333 10 min"
-    assert f"cheetah-run best an imaginary GPU {parts}" in text["speed"]
+    assert f"cheetah-run planet, best an imaginary GPU {parts}" in text["speed"]
 
 
 def test_every_episode_is_a_dot_and_failures_have_their_colour():
