@@ -187,3 +187,8 @@ def test_policy_and_planner_take_turns(steps: int, searched: str, monkeypatch: p
     for _ in range(16):
         agent.step()
     assert "".join(map(str, rows)) == searched
+
+
+def test_turns_without_a_share_are_refused() -> None:
+    with pytest.raises(ValueError, match="policy_steps must be 0 without a policy_share, got 3"):
+        make_planet(policy_steps=3)

@@ -43,6 +43,8 @@ class AgentConfig:
             require(
                 self.value is not None or not given, name, given, "0 without a value, which has the policy"
             )
+        steps = self.collecting.policy_steps
+        require(share > 0 or not steps, "policy_steps", steps, "0 without a policy_share")
         require(self.decoder is None or not plans, "planner.policy_plans", plans, "0 in a latent space")
 
     @property
