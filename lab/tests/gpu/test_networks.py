@@ -22,13 +22,13 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """How often networks were taken through the kernels."""
+    """The kernels that networks were taken through; not their tensors, which would keep a graph alive."""
     from dcem_lab.suite.rssm.fast import mlp, mlp_triton
 
     seen: list[object] = []
     apply = mlp.normed_network
     monkeypatch.setattr(mlp_triton, "DEVICES", ("cuda",))
-    monkeypatch.setattr(mlp, "normed_network", lambda *given: seen.append(given) or apply(*given))
+    monkeypatch.setattr(mlp, "normed_network", lambda *given: seen.append(given[0]) or apply(*given))
     return seen
 
 
@@ -60,7 +60,8 @@ def test_two_runs_are_equal_in_every_bit_and_so_is_a_captured_one(sizes: Sizes) 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = net(x)
-        captured = [out, *torch.autograd.grad(out, [x, *net.in_a_row], above)]
+        captured = [out.detach(), *torch.autograd.grad(out, [x, *net.in_a_row], above)]
+    del out  # its nodes belong to the stream of the capture
     for scale in (1.0, 0.7):
         with torch.no_grad():
             for t in (x, *net.in_a_row):
