@@ -1,9 +1,9 @@
 """Learning critics and an actor on replayed experience, in addition to the world model.
 
 The critics' targets are returns of n steps, with what averaged critics say about the actor's next action
-behind them, the less of two drawn at random:
+behind them, the least of k drawn at random:
 
-    y = Σ_{i<n} γ^i r_i + γ^n min_{j ∈ two of K} Q̄_j(x_n, π̄(x_n) + clipped noise).
+    y = Σ_{i<n} γ^i r_i + γ^n min_{j ∈ k of K} Q̄_j(x_n, π̄(x_n) + clipped noise).
 
 A time limit ends an episode but not the task, so y bootstraps after it, but not after a termination.
 
@@ -29,6 +29,7 @@ import torch
 from torch import Generator, Tensor
 
 from dcem import capture
+from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
@@ -55,6 +56,7 @@ class ValueConfig(Settings):
         batch: transitions per update.
         targets: what the critics learn: replay, n-step returns of the replay buffer, or imagined, λ-returns
             of one replayed step and then of the actor in the world model.
+        least_of: k, critics whose least value is the target; 1 for no pessimism in targets.
         steps: n of the n-step returns in replay targets.
         imagined_steps: steps of the world model in imagined targets.
         lam: λ of imagined targets: 0 for one replayed reward and then the critics, 1 to leave the critics out
@@ -85,6 +87,7 @@ class ValueConfig(Settings):
     updates_per_step: float = setting(12.0, least=0)
     batch: int = setting(512, least=1)
     targets: str = setting("replay", among=TARGETS)
+    least_of: int = setting(2, least=1)
     steps: int = setting(3, least=1)
     imagined_steps: int = setting(3, least=1)
     lam: float = setting(0.8, least=0, most=1)
@@ -97,6 +100,10 @@ class ValueConfig(Settings):
     lr: float = setting(3e-4, above=0)
     clip: float = setting(10.0, above=0)
     average: float = setting(0.995, least=0, below=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.least_of <= self.critics, "least_of", self.least_of, f"at most critics={self.critics}")
 
     @property
     def replayed_steps(self) -> int:
@@ -247,7 +254,8 @@ class ValueLearner(Fit):
         noise = config.smoothing * torch.empty_like(u).normal_(generator=self.generator)
         u = (u + noise.clamp(-config.smoothing_clip, config.smoothing_clip)).clamp(-1, 1)
         q = value(x, u)
-        # Two critics for every row: drawn so that nothing waits for the device.
-        drawn = torch.rand(q.shape, device=q.device, generator=self.generator).topk(2, dim=0).indices
+        # Critics for every row: drawn so that nothing waits for the device.
+        order = torch.rand(q.shape, device=q.device, generator=self.generator)
+        drawn = order.topk(config.least_of, dim=0).indices
         worth = q.gather(0, drawn).amin(dim=0)
         return u, worth if config.bound is None else worth.clamp(max=config.bound)
