@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from toy.networks import SIZES, Sizes, exact, far, learner, make, results
+from toy.networks import SIZES, Sizes, exact, far, learner, make, recorded, results
 
 pytestmark = pytest.mark.gpu
 LARGE: Sizes = (5, 512, 80, 256, 101)  # as in training
@@ -22,14 +22,10 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The kernels that networks were taken through; not their tensors, which would keep a graph alive."""
-    from dcem_lab.suite.rssm.fast import mlp, mlp_triton
+    from dcem_lab.suite.rssm.fast import mlp_triton
 
-    seen: list[object] = []
-    apply = mlp.normed_network
     monkeypatch.setattr(mlp_triton, "DEVICES", ("cuda",))
-    monkeypatch.setattr(mlp, "normed_network", lambda *given: seen.append(given[0]) or apply(*given))
-    return seen
+    return recorded(monkeypatch)
 
 
 @pytest.mark.parametrize("frozen", [False, True])

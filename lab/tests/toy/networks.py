@@ -1,14 +1,16 @@
-"""Networks like critics and actors, and what their fused kernels are compared with."""
+"""Networks like critics and actors, what their fused kernels are compared with, and tests of these."""
 
 import copy
 from collections.abc import Sequence
 
+import pytest
 import torch
 from torch import Generator, Tensor
 
 from dcem_lab.suite.agents import ValueConfig, ValueLearner
 from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig
+from dcem_lab.suite.rssm.fast import mlp
 from dcem_lab.suite.rssm.nets import EnsembleMLP
 
 Sizes = tuple[int, int, int, int, int]
@@ -68,3 +70,90 @@ def learner(values: str, device: str = "cpu", width: int = 64, batch: int = 50) 
     if values == "two-hot":  # which starts at zero, where the critics pass nothing to the actor
         torch.nn.init.normal_(value.critics.weights[-1], std=0.1, generator=Generator().manual_seed(0))
     return ValueLearner(value.to(device), model, replay, config, generator)
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The kernels that networks are taken through from now on; their tensors would keep a graph alive."""
+    seen: list[object] = []
+    apply = mlp.normed_network
+    monkeypatch.setattr(mlp, "normed_network", lambda *given: seen.append(given[0]) or apply(*given))
+    return seen
+
+
+class EqualsPlainTorch:
+    """Tests of kernels on the CPU. A module's fixture `calls` is what was `recorded`."""
+
+    near = 2e-6
+    no_kernel: Sequence[Sizes]
+    """Sizes that there is none for."""
+
+    def switch_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        raise NotImplementedError
+
+    def test_gradients_of_weights_alone_and_of_some(self, calls: list[object]) -> None:
+        net, x = make(SIZES[0])
+        assert far(results(net, x), results(*exact(net, x))) < self.near
+        net.requires_grad_(False).weights[1].requires_grad_()
+        assert far(results(net, x), results(*exact(net, x))) < self.near
+        assert len(calls) == 2
+
+    def test_inputs_that_members_share_and_that_are_not_in_a_row(self, calls: list[object]) -> None:
+        net, x = make(SIZES[0])
+        shared = x[0].expand_as(x).requires_grad_()
+        apart = x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+        padded = torch.cat([x, x], dim=-1)[..., : x.shape[-1]].requires_grad_()
+        for given in (shared, apart, padded):
+            assert far(results(net, given), results(*exact(net, given))) < self.near
+        with torch.no_grad():
+            assert far([net(x)], [exact(net, x)[0](x.double())]) < self.near
+        assert len(calls) == 4
+
+    def test_second_derivatives_and_many_gradients_at_once(self, calls: list[object]) -> None:
+        """Also of the gradient that arrives from above, and where x depends on the weights."""
+        net, x = make((2, 9, 5, 64, 3))
+        found = []
+        for network, given in ((net, x.requires_grad_()), exact(net, x.requires_grad_())):
+            inputs = given * (1 + network.biases[0].mean())
+            (slope,) = torch.autograd.grad(network(inputs).square().sum(), given, create_graph=True)
+            twice = torch.autograd.grad(slope.square().sum(), [given, *network.in_a_row])
+            out = network(given).sum(dim=(0, 1))
+            rows = torch.eye(3, dtype=out.dtype)
+            many = torch.autograd.grad(out, [given, *network.in_a_row], rows, is_grads_batched=True)
+            found.append([*twice, *many])
+        assert far(*found) < 10 * self.near
+        assert len(calls) == 2
+
+    def test_what_has_no_kernel_is_plain(self, calls: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+        for sizes in self.no_kernel:
+            net, x = make(sizes)
+            net(x)
+        net, x = make((2, 3, 4, 64, 1))
+        net.double()(x.double())
+        EnsembleMLP([4, 64, 1], None, 2)(x)
+        EnsembleMLP([4, 64, 64, 1], "relu", 2)(x)
+        net.float()
+        with torch.autocast("cpu", torch.bfloat16):
+            net(x)
+        slope = torch.func.grad(lambda x: net(x).sum())(x)
+        assert not calls
+        (expected,) = torch.autograd.grad(net(x.requires_grad_()).sum(), x)
+        assert len(calls) == 1
+        torch.testing.assert_close(slope, expected)
+        self.switch_off(monkeypatch)
+        torch.testing.assert_close(net(x).sum(), net.double()(x.double()).sum().float())
+        assert len(calls) == 1
+
+    @pytest.mark.parametrize("values", ["scalar", "two-hot"])
+    def test_an_update_of_critics_and_actor(
+        self, values: str, calls: list[object], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found = []
+        for fused in (True, False):
+            if not fused:
+                self.switch_off(monkeypatch)
+            fit = learner(values)
+            fit.update()
+            metrics = torch.tensor(list(fit.metrics().values()))
+            found.append([*(p.grad for p in fit.value.parameters()), metrics])
+        assert far(*found) < 20 * self.near
+        assert len(calls) == 5  # actor and critics, those of the averages, and the critics for the actor
