@@ -106,35 +106,6 @@ def test_nothing_is_imagined_behind_a_replayed_termination(going_on: float | Non
     assert by_hand(linear_world(going_on), over) == 3
 
 
-@pytest.mark.parametrize("targets", ["replay", "imagined"])
-@pytest.mark.parametrize("going_on", [None, 0.5])
-def test_an_imagined_transition_in_a_linear_world_is_that_by_hand(
-    targets: str, going_on: float | None
-) -> None:
-    config, model = replace(CONFIG, targets=targets, steps=1), linear_world(going_on)
-    it = ValueLearner(config.value(model, 0), model, ReplayBuffer(1, 10, 2, 1), config, Generator())
-    it.average = Judges()  # type: ignore[assignment]
-    x, u, earned, behind, discount = it.imagined_transitions(STEP)
-    assert x.tolist() == [[1, 0]]  # where the chunk ends
-    assert u.tolist() == [[-0.25]]
-    assert earned.item() == pytest.approx((0.75 + 3 * 0.25) / 2)
-    if targets == "imagined":
-        behind = model.observed(behind).mean(dim=-2)
-    torch.testing.assert_close(behind, torch.tensor([[0.5, 0.0]]))
-    assert discount.item() == pytest.approx(0.5 * (going_on or 1.0))
-    over = it.imagined_transitions(STEP._replace(terminated=torch.ones(1, 1, dtype=torch.bool)))
-    assert (over.earned.item(), over.discount.item()) == (0, 0)
-
-
-@pytest.mark.parametrize("share, rows", [(0.0, 0), (0.5, 3), (1.0, 6)])
-def test_that_share_of_a_batch_has_the_actors_actions(share: float, rows: int) -> None:
-    it = learner(targets="replay", imagined_share=share, smoothing=0.0)
-    it._draw_anew()
-    x, u, *_ = it._drawn[0].split(it._columns, dim=-1)
-    acted = (it.average.actor(x) - u).abs().amax(dim=-1) < 1e-6
-    assert acted.sum() == rows  # of 8, two of which are from the beginnings of episodes
-
-
 def remembered() -> ReplayBuffer:
     replay, generator = ReplayBuffer(4, 30, 2, 1, shortest_episode=5), Generator().manual_seed(1)
     x = torch.randn(4, 2, generator=generator)
@@ -146,9 +117,7 @@ def remembered() -> ReplayBuffer:
 
 
 def learner(**changes: Any) -> ValueLearner:
-    config = replace(
-        CONFIG, **{"critics": 5, "smoothing": 0.2, "early_share": 0.25, "early_steps": 2} | changes
-    )
+    config = replace(CONFIG, critics=5, smoothing=0.2, early_share=0.25, early_steps=2, **changes)
     settings = RSSMConfig(hidden=4, width=4, members=3, termination=True, normalize=True)
     model = RSSM(2, 1, settings, Generator().manual_seed(0))
     return ValueLearner(config.value(model, 0), model, remembered(), config, Generator().manual_seed(0))

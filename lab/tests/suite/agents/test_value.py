@@ -104,18 +104,6 @@ def test_targets_are_returns_and_the_less_of_two_critics_behind_them() -> None:
     assert found.count(31.0) > found.count(56.0)  # two of the three pairs have the least
 
 
-@pytest.mark.parametrize("k, heard", [(1, {100.0, 200.0, 300.0}), (3, {100.0})])
-def test_targets_are_the_least_of_as_many_critics_as_asked_for(k: int, heard: set[float]) -> None:
-    it = learner(ValueConfig(**{**vars(TINY), "least_of": k}))
-    constant(it, [100.0, 200.0, 300.0])
-    assert set((it.targets(it.transitions(CHUNK)) / 0.5).tolist()) == {1 + 0.5 * 10 + 0.25 * q for q in heard}
-
-
-def test_targets_cannot_be_the_least_of_more_critics_than_there_are() -> None:
-    with pytest.raises(ValueError, match="least_of must be at most critics=3, got 4"):
-        ValueConfig(critics=3, least_of=4)
-
-
 def test_a_bound_holds_where_critics_take_over() -> None:
     it = learner(ValueConfig(**{**vars(TINY), "bound": 40.0}))
     constant(it, [100.0, 200.0, 300.0])

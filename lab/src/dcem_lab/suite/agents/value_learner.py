@@ -1,9 +1,9 @@
 """Learning critics and an actor on replayed experience, in addition to the world model.
 
 The critics' targets are returns of n steps, with what averaged critics say about the actor's next action
-behind them, the least of k drawn at random:
+behind them, the less of two drawn at random:
 
-    y = Σ_{i<n} γ^i r_i + γ^n min_{j ∈ k of K} Q̄_j(x_n, π̄(x_n) + clipped noise).
+    y = Σ_{i<n} γ^i r_i + γ^n min_{j ∈ two of K} Q̄_j(x_n, π̄(x_n) + clipped noise).
 
 A time limit ends an episode but not the task, so y bootstraps after it, but not after a termination.
 
@@ -15,10 +15,6 @@ earns in H steps of the world model, from its state x_1 after the replayed step.
 V_t is the averaged critics' value of x_t and the noisy action taken there, as above. Rewards
 and observations are means over the members, without pessimism. Where the model predicts terminations, r_t
 and V_t count with its probability that the episode still went on.
-
-Replay has only actions that were taken. A plan ends in values of the actor's own actions, which are never put
-to the test where a planner acts. So a share of the batch can be imagined: the actor's noisy action in a
-replayed state, with the reward and the next state that the world model expects.
 
 The actor maximises the mean of the critics, with a penalty that keeps it away from the limits of the tanh.
 """
@@ -33,7 +29,6 @@ import torch
 from torch import Generator, Tensor
 
 from dcem import capture
-from dcem_lab.runs import require
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
@@ -60,13 +55,10 @@ class ValueConfig(Settings):
         batch: transitions per update.
         targets: what the critics learn: replay, n-step returns of the replay buffer, or imagined, λ-returns
             of one replayed step and then of the actor in the world model.
-        least_of: k, critics whose least value is the target; 1 for no pessimism in targets.
         steps: n of the n-step returns in replay targets.
         imagined_steps: steps of the world model in imagined targets.
         lam: λ of imagined targets: 0 for one replayed reward and then the critics, 1 to leave the critics out
             up to the last imagined step.
-        imagined_share: fraction of the batch that is imagined: in a replayed state the actor acts, for one
-            step of the world model.
         early_share: fraction of the batch from the first `early_steps` steps of episodes, which are otherwise
             rare.
         early_steps: number of steps that count as the beginning.
@@ -93,11 +85,9 @@ class ValueConfig(Settings):
     updates_per_step: float = setting(12.0, least=0)
     batch: int = setting(512, least=1)
     targets: str = setting("replay", among=TARGETS)
-    least_of: int = setting(2, least=1)
     steps: int = setting(3, least=1)
     imagined_steps: int = setting(3, least=1)
     lam: float = setting(0.8, least=0, most=1)
-    imagined_share: float = setting(0.0, least=0, most=1)
     early_share: float = setting(0.0, least=0, most=1)
     early_steps: int = setting(25, least=1)
     smoothing: float = setting(0.2, least=0)
@@ -107,10 +97,6 @@ class ValueConfig(Settings):
     lr: float = setting(3e-4, above=0)
     clip: float = setting(10.0, above=0)
     average: float = setting(0.995, least=0, below=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.least_of <= self.critics, "least_of", self.least_of, f"at most critics={self.critics}")
 
     @property
     def replayed_steps(self) -> int:
@@ -182,18 +168,13 @@ class ValueLearner(Fit):
     def _draw_anew(self) -> None:
         config, at_once = self.config, len(self._drawn)
         early = round(config.early_share * config.batch)
-        imagined = round(config.imagined_share * (config.batch - early))
         parts = []
-        for count, from_start, transitions in (
-            (config.batch - early - imagined, 0, self.transitions),
-            (early, config.early_steps, self.transitions),
-            (imagined, 0, self.imagined_transitions),
-        ):
+        for count, from_start in ((config.batch - early, 0), (early, config.early_steps)):
             if count:
                 chunk = self.replay.sample(
                     at_once * count, config.replayed_steps, self.generator, from_start, padded=True
                 )
-                x, u, earned, behind, discount = transitions(chunk)
+                x, u, earned, behind, discount = self.transitions(chunk)
                 rows = torch.cat([x, u, earned.unsqueeze(-1), behind, discount.unsqueeze(-1)], dim=-1)
                 parts.append(rows.unflatten(0, (at_once, count)))
         self._drawn.copy_(torch.cat(parts, dim=1))
@@ -226,27 +207,12 @@ class ValueLearner(Fit):
         x, over = self.model.normalizer.encode(chunk.observations), chunk.terminated.any(dim=1)
         powers = gamma ** torch.arange(n, device=x.device)
         earned = (chunk.rewards * powers).sum(dim=1)
-        behind = self._followed(chunk) if self.config.targets == "imagined" else x[:, -1]
+        behind = x[:, -1]
+        if self.config.targets == "imagined":
+            behind = self.model.initial(chunk.observations[:, 0])
+            for t in range(n):
+                behind = self.model.observe(behind, chunk.actions[:, t], chunk.observations[:, t + 1])
         return Transitions(x[:, 0], chunk.actions[:, 0], earned, behind, gamma**n * ~over)
-
-    @torch.no_grad()
-    def imagined_transitions(self, chunk: Chunk) -> Transitions:
-        """The averaged actor's noisy action at the end of each chunk, and one step of the world model."""
-        model, state = self.model, self._followed(chunk)
-        x = model.observed(state).mean(dim=-2)
-        u = self._action(x)
-        after, cost = model.step(state, u, pessimism=0.0)
-        alive = ~chunk.terminated.any(dim=1)
-        discount = self.value.gamma * model.going_on(after) * alive
-        behind = after if self.config.targets == "imagined" else model.observed(after).mean(dim=-2)
-        return Transitions(x, u, -cost * alive, behind, discount)
-
-    def _followed(self, chunk: Chunk) -> Tensor:
-        """The model's states (B, S) at the ends of chunks."""
-        state = self.model.initial(chunk.observations[:, 0])
-        for t in range(chunk.actions.shape[1]):
-            state = self.model.observe(state, chunk.actions[:, t], chunk.observations[:, t + 1])
-        return state
 
     @torch.no_grad()
     def targets(self, transitions: Transitions) -> Tensor:
@@ -276,17 +242,12 @@ class ValueLearner(Fit):
 
         Values (B,) are in units of the reward, within the bound.
         """
-        config = self.config
-        u = self._action(x)
-        q = self.average(x, u)
-        # Critics for every row: drawn so that nothing waits for the device.
-        order = torch.rand(q.shape, device=q.device, generator=self.generator)
-        drawn = order.topk(config.least_of, dim=0).indices
+        config, value = self.config, self.average
+        u = value.actor(x)
+        noise = config.smoothing * torch.empty_like(u).normal_(generator=self.generator)
+        u = (u + noise.clamp(-config.smoothing_clip, config.smoothing_clip)).clamp(-1, 1)
+        q = value(x, u)
+        # Two critics for every row: drawn so that nothing waits for the device.
+        drawn = torch.rand(q.shape, device=q.device, generator=self.generator).topk(2, dim=0).indices
         worth = q.gather(0, drawn).amin(dim=0)
         return u, worth if config.bound is None else worth.clamp(max=config.bound)
-
-    def _action(self, x: Tensor) -> Tensor:
-        """The averaged actor's noisy actions (B, m) in x (B, X)."""
-        config, u = self.config, self.average.actor(x)
-        noise = config.smoothing * torch.empty_like(u).normal_(generator=self.generator)
-        return (u + noise.clamp(-config.smoothing_clip, config.smoothing_clip)).clamp(-1, 1)
