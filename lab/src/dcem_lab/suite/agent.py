@@ -51,7 +51,8 @@ class Config(planet.Config):
 _TINY_PLANNER = replace(
     GUIDED, samples=12, elites=3, iterations=2, horizon=3, policy_plans=4, dtype="float32"
 )
-_CPU_PLANNER = replace(GUIDED, samples=64, elites=10, iterations=3, policy_plans=12, dtype="bfloat16")
+_SUITE_PLANNER = replace(GUIDED, samples=64, elites=10, iterations=3, policy_plans=12)
+_CPU_PLANNER = replace(_SUITE_PLANNER, dtype="bfloat16")
 _GYM_PLANNER = replace(GUIDED, samples=48, elites=8, iterations=3, policy_plans=8, dtype="float32")
 
 PRESETS: dict[str, dict[str, object]] = {
@@ -87,6 +88,15 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     # Twice the updates of the model, which tasks with a long action repeat need.
     "best": {"updates_per_step": 2.0},
+    # For many tasks side by side on one GPU: a quarter of the trajectories while collecting, shorter chunks,
+    # and the updates of critics and actor per transition that help a CPU.
+    "suite": {
+        "planner": _SUITE_PLANNER,
+        "batch": 96,
+        "length": 25,
+        "value": ValueConfig(batch=256, updates_per_step=32.0, early_share=0.25),
+        "loop": StepLoopConfig(env_steps=500_000, n_workers=2, eval_every=100_000, eval_episodes=16),
+    },
 }
 
 
