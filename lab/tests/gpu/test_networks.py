@@ -70,17 +70,21 @@ def test_two_runs_are_equal_in_every_bit_and_so_is_a_captured_one(sizes: Sizes) 
 def test_updates_are_those_of_plain_torch(
     values: str, precision: str, calls: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one's gradients, and where six have led, of which the last are captured."""
+    """The gradients of one, and where six lead, of which the last are captured."""
     from dcem_lab.suite.rssm.fast import mlp_triton
+    from dcem_lab.training import descent_triton
 
     gradients, ways = [], []
     for devices in (("cuda",), ()):
         monkeypatch.setattr(mlp_triton, "DEVICES", devices)
-        fit = learner(values, "cuda", width=256, batch=512)
+        monkeypatch.setattr(descent_triton, "DEVICES", devices)
+        fit = learner(values, "cuda", width=256, batch=512, actions=6, bound=30.0)
+        assert (fit._kernels is None) == (devices == () or values == "two-hot")
+        fit._draw()
+        gradients.append([g.clone() for g in fit.gradients()[0]])
+        fit = learner(values, "cuda", width=256, batch=512, actions=6, bound=30.0)
         begin = [p.detach().clone() for p in fit.value.parameters()]
-        fit.update()
-        gradients.append([p.grad.clone() for p in fit.value.parameters()])
-        for _ in range(5):
+        for _ in range(6):
             fit.update()
         ways.append([p.detach() - b for p, b in zip(fit.value.parameters(), begin, strict=True)])
         fit.metrics()

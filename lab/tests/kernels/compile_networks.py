@@ -1,4 +1,4 @@
-"""Compile the kernels of critics and actors for a GPU of this compute capability, which need not be here.
+"""Compile the kernels of critics and actors, and of gradient steps, for a GPU that need not be here.
 
     python lab/tests/kernels/compile_networks.py 90
 
@@ -17,9 +17,15 @@ from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from dcem_lab.suite.agents import Value, value_triton
 from dcem_lab.suite.rssm.fast import mlp_triton
+from dcem_lab.training import descent_triton
 
-KERNELS = ("forward_kernel", "backward_kernel", "weights_kernel")
+KERNELS = {
+    mlp_triton: ("forward_kernel", "backward_kernel", "weights_kernel"),
+    value_triton: ("act_kernel", "judge_kernel", "actor_kernel"),
+    descent_triton: ("square_kernel", "adam_kernel"),
+}
 CASES = [  # members, rows, inputs, width, outputs and precision
     (5, 512, 80, 256, 101, "tf32"),
     (5, 512, 23, 256, 1, "tf32"),
@@ -28,7 +34,7 @@ CASES = [  # members, rows, inputs, width, outputs and precision
     (5, 256, 20, 64, 1, "tf32"),
     (5, 512, 80, 256, 1, "ieee"),
 ]
-launches = []
+launches, of_networks = [], []
 
 
 class Recorder:
@@ -42,8 +48,11 @@ class Recorder:
 
 
 def launch_all() -> None:
-    for name in KERNELS:
-        setattr(mlp_triton, name, Recorder(getattr(mlp_triton, name)))
+    for module, names in KERNELS.items():
+        for name in names:
+            if module is mlp_triton:
+                of_networks.append(getattr(module, name))
+            setattr(module, name, Recorder(getattr(module, name)))
     for M, N, X, W, Y, precision in CASES:
         shapes = (M, X, W), (M, W), (M, W, W), (M, W), (M, W, Y), (M, Y)
         parameters = [torch.zeros(shape) for shape in shapes]
@@ -51,6 +60,15 @@ def launch_all() -> None:
         out, *kept = mlp_triton.forward(x, parameters, precision)
         mlp_triton.backward(out, x, parameters, *kept, True, True, precision)
     mlp_triton.backward(out, x, parameters, *kept, False, False, precision)
+
+    networks = len(launches)
+    value, average = Value(78, 12), Value(78, 12)  # the quadruped's
+    for bound in (200.0, None):
+        value_triton.gradients(value, average, torch.zeros(256, 2 * 78 + 2 * 12 + 4), bound, 1e-3)
+    weights, averages = list(value.parameters()), list(average.parameters())
+    descent_triton.Fused(weights, averages, 1e-3, 1e-8, 1.0, 0.9).step(weights)
+    between = [one for one in launches[networks:] if one[0] not in of_networks]
+    launches[networks:] = between
 
 
 def build(capability: int, kernel, args, kwargs) -> bytes:
@@ -65,7 +83,7 @@ def build(capability: int, kernel, args, kwargs) -> bytes:
         elif isinstance(value, Tensor):
             signature[p.name], aligned[(i,)] = "*fp32", [["tt.divisibility", 16]]
         else:
-            signature[p.name] = "i32"
+            signature[p.name] = "i32" if isinstance(value, int) else "fp32"
     source = ASTSource(kernel, signature, constants, aligned)
     return compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["cubin"]
 

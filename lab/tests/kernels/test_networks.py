@@ -1,13 +1,17 @@
 """The fused kernels of critics and actors equal plain torch, by Triton's interpreter."""
 
+import copy
 import os
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from dcem_lab.suite.rssm.fast import mlp, mlp_triton
-from toy.networks import SIZES, EqualsPlainTorch, Sizes, exact, far, make, recorded, results
+from dcem_lab.training import descent_triton
+from dcem_lab.training.descent import descent
+from toy.networks import SIZES, EqualsPlainTorch, Sizes, exact, far, learner, make, recorded, results
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1, see make test-kernels"
@@ -23,6 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 class TestTriton(EqualsPlainTorch):
+    whole_update = ("scalar",)
     no_kernel = ((2, 3, 4, 32, 1), (2, 3, 4, 64, 129), (2, 0, 4, 64, 1))
 
     def switch_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +40,54 @@ class TestTriton(EqualsPlainTorch):
         x.requires_grad_()
         assert far(results(net, x, frozen), results(*exact(net, x), frozen)) < self.near
         assert len(calls) == 1
+
+
+@pytest.mark.parametrize(("bound", "steps", "terminates"), [(None, 3, False), (0.5, 1, True)])
+def test_gradients_of_a_whole_update(
+    bound: float | None, steps: int, terminates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of critics and actor with three actions, where some values are at the bound."""
+    found = []
+    for devices in (("cpu",), ()):
+        monkeypatch.setattr(mlp_triton, "DEVICES", devices)
+        fit = learner("scalar", actions=3, bound=bound, steps=steps, terminates=terminates, calm=0.1)
+        fit._draw()
+        assert (fit._kernels is None) == (devices == ())
+        gradients, metrics = fit.gradients()
+        found.append([*gradients, *metrics.values()])
+        assert fit._next == 1
+    assert far(*found) < 2e-6
+
+
+@pytest.mark.parametrize("clip", [0.1, 100.0])
+def test_gradient_steps_and_what_they_remember(clip: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of what was remembered by the other way of taking them."""
+    shapes = [(3, 7, 50), (1,), (130, 64)]
+    generator = torch.Generator().manual_seed(0)
+    begin = [torch.randn(shape, generator=generator) for shape in shapes]
+    gradients = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(6)]
+    ways, states = [], []
+    for devices in (("cpu",), ()):
+        monkeypatch.setattr(descent_triton, "DEVICES", devices)
+        weights, averages = ([t.clone() for t in begin] for _ in range(2))
+        found, steps = [], descent(weights, averages, 1e-2, 1e-8, clip, 0.9)
+        for i, gradient in enumerate(gradients):
+            if i == 3:
+                states.append(copy.deepcopy(steps.state_dict()))
+                steps = descent(weights, averages, 1e-2, 1e-8, clip, 0.9)
+                steps.load_state_dict(copy.deepcopy(states[0]))
+            norm = steps.step([g.clone() for g in gradient])
+            found.append(torch.cat([norm.view(1), *(t.flatten() for t in (*weights, *averages))]))
+        ways.append(found)
+    assert far(*ways) < 1e-6
+    for i, saved in states[0].items():
+        assert saved["step"] == 3
+        assert far([saved["exp_avg"]], [states[1][i]["exp_avg"]]) < 1e-5
+
+
+def test_a_gradient_that_is_not_a_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descent_triton, "DEVICES", ("cpu",))
+    weights, averages = [torch.ones(3)], [torch.ones(3)]
+    norm = descent(weights, averages, 1e-2, 1e-8, 1.0, 0.9).step([torch.tensor([1.0, torch.nan, 0.0])])
+    assert norm.isnan()
+    assert weights[0].isnan().all()

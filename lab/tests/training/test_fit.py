@@ -2,7 +2,7 @@
 
 import torch
 
-from dcem_lab.training.fit import descend
+from dcem_lab.training.descent import descend
 
 
 def test_gradients_are_contiguous_as_the_fused_optimizer_needs_them() -> None:

@@ -88,12 +88,13 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     # Twice the updates of the model, which tasks with a long action repeat need.
     "best": {"updates_per_step": 2.0},
-    # For many tasks side by side on one GPU: a quarter of the trajectories while collecting, shorter chunks,
-    # and the updates of critics and actor per transition that help a CPU.
+    # For many tasks side by side on one GPU: the updates per transition of `cpu`, which most tasks need, and
+    # its small batches and plans, for larger networks and with 16 environments.
     "suite": {
         "planner": _SUITE_PLANNER,
-        "batch": 96,
+        "batch": 32,
         "length": 25,
+        "updates_per_step": 4.0,
         "value": ValueConfig(batch=256, updates_per_step=32.0, early_share=0.25),
         "loop": StepLoopConfig(env_steps=500_000, n_workers=2, eval_every=100_000, eval_episodes=16),
     },

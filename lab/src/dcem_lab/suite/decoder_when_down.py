@@ -28,7 +28,7 @@ from dcem_lab.suite.rssm.fast.imagine import FrozenRollout
 from dcem_lab.suite.trained import Trained
 from dcem_lab.suite.walker_starts import angles
 from dcem_lab.suite.where_down import CPU, arguments, begin, load, lost_seeds, play
-from dcem_lab.training.fit import descend
+from dcem_lab.training.descent import descend
 
 ENVIRONMENTS, LENGTH = 8, 60  # decisions in an episode
 UPDATES, BATCH, KEPT = 4, 32, 250  # per step of all environments, plans in each, steps to draw them from

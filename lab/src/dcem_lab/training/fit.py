@@ -10,19 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from dcem import capture
-
-
-def descend(
-    loss: Tensor, parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer, clip: float
-) -> Tensor:
-    """A gradient step, the gradient scaled down to norm `clip`; returns its norm before that."""
-    # Do not use backward(): its accumulation nodes are tied to the stream that first used a parameter.
-    gradients = torch.autograd.grad(loss, parameters)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient.contiguous()  # as Adam's kernel wants it: those of a cat are views
-    norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
-    optimizer.step()
-    return norm
+from dcem_lab.training.descent import descent
 
 
 class Fit(ABC):
@@ -38,6 +26,7 @@ class Fit(ABC):
         generator: for all random numbers of the loss, on the network's device.
         eps: epsilon of Adam.
         update_every: steps of an agent between rounds of updates.
+        average: the moving average, if it exists: then it and the network may belong to other learners, too.
     """
 
     average: nn.Module
@@ -46,18 +35,28 @@ class Fit(ABC):
     """In front of the names of its metrics."""
 
     def __init__(
-        self, network: nn.Module, config: Any, generator: Generator, eps: float = 1e-8, update_every: int = 1
+        self,
+        network: nn.Module,
+        config: Any,
+        generator: Generator,
+        eps: float = 1e-8,
+        update_every: int = 1,
+        average: nn.Module | None = None,
     ) -> None:
         self.generator, self.updates_per_step, self._due = generator, config.updates_per_step, 0.0
         self._update_every, self._waited = update_every, 0
-        self.average = copy.deepcopy(network).requires_grad_(False)
-        self._network, self._clip, self._decay = network, config.clip, config.average
+        self.average = average or copy.deepcopy(network).requires_grad_(False)
+        self._network = network
         self._parameters: list[Tensor] = list(network.parameters())
-        self._averages: list[Tensor] = list(self.average.parameters())
-        on_cuda = self._parameters[0].is_cuda
-        # Fused: one launch, and on a CPU one pass over the weights, instead of a dozen.
-        self.optimizer = torch.optim.Adam(
-            self._parameters, config.lr, eps=eps, capturable=on_cuda, fused=True
+        averages = list(self.average.parameters())
+        self._descent = descent(
+            self._parameters,
+            averages,
+            config.lr,
+            eps,
+            config.clip,
+            config.average,
+            shared=average is not None,
         )
         self._names: list[str] = []
         self._totals = torch.zeros(0, device=self._parameters[0].device)
@@ -69,6 +68,12 @@ class Fit(ABC):
     @abstractmethod
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss on a new batch, and detached metrics to report. May be captured."""
+
+    def gradients(self) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
+        """Those of the loss, by parameter, and the metrics; a subclass may have a faster way to them."""
+        with torch.enable_grad():
+            loss, metrics = self.loss()
+        return torch.autograd.grad(loss, self._parameters), metrics
 
     def update(self) -> None:
         """One gradient step. Does not wait for the device."""
@@ -87,10 +92,8 @@ class Fit(ABC):
             self.update()
 
     def _update(self) -> None:
-        with torch.enable_grad():
-            loss, metrics = self.loss()
-        norm = descend(loss, self._parameters, self.optimizer, self._clip)
-        torch._foreach_lerp_(self._averages, self._parameters, 1 - self._decay)
+        gradients, metrics = self.gradients()
+        norm = self._descent.step(gradients)
         values = torch.stack([*metrics.values(), norm])
         if not self._names:
             self._names, self._totals = [*metrics, "gradient_norm"], torch.zeros_like(values)
@@ -112,7 +115,7 @@ class Fit(ABC):
         return {
             "model": self._network.state_dict(),
             "average": self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict()["state"],
+            "optimizer": self._descent.state_dict(),
             "updates": self.updates,
             "due": self._due,
             "waited": self._waited,
@@ -124,8 +127,7 @@ class Fit(ABC):
         """Continue from a `state_dict`, before the first update: a captured update keeps its tensors."""
         self._network.load_state_dict(state["model"])
         self.average.load_state_dict(state["average"])
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
+        self._descent.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
         self.updates, self._due = state["updates"], state["due"]
         self._waited = state.get("waited", 0)  # older checkpoints have none

@@ -28,7 +28,7 @@ from dcem_lab.suite.gae import advantages
 from dcem_lab.suite.ppo_loss import clipped_fraction, clipped_loss, divergence, standardized, value_loss
 from dcem_lab.suite.replay import ReplayBuffer, shortest_sampled
 from dcem_lab.suite.rssm import multistep_loss
-from dcem_lab.training.fit import descend
+from dcem_lab.training.descent import descend
 from dcem_lab.training.modes import by_name
 from dcem_lab.training.stopwatch import Stopwatch
 

@@ -68,9 +68,7 @@ class PlanLearner(Fit):
             nn.ModuleDict({part: modules_of(part, *networks) for part in config.parts})
             for networks in ((model, latent.decoder), (latent.model, latent.average))
         )
-        super().__init__(learning, config, generator)
-        self.average = acting
-        self._averages = list(self.average.parameters())
+        super().__init__(learning, config, generator, average=acting)
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         value, (T, N, n) = self.value, self._plans.noise_shape

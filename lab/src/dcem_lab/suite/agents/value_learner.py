@@ -22,7 +22,9 @@ The actor maximises the mean of the critics, with a penalty that keeps it away f
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -34,6 +36,11 @@ from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
 from dcem_lab.training.fit import Fit
+
+try:
+    from dcem_lab.suite.agents import value_triton
+except ImportError:  # Triton is not installed
+    value_triton = None  # type: ignore[assignment]
 
 TARGETS = ("replay", "imagined")
 
@@ -124,6 +131,8 @@ class Transitions(NamedTuple):
     earned: Tensor  # (B,), discounted rewards over n steps
     behind: Tensor  # (B, X), last observations; for imagined targets (B, S), the model's last states
     discount: Tensor  # (B,), of the value there: γ^n, or 0
+    noise: Tensor  # (B, m), in the averaged actor's action there
+    pair: Tensor  # (B, 2), two different critics, who judge it
 
 
 class ValueLearner(Fit):
@@ -144,7 +153,8 @@ class ValueLearner(Fit):
         super().__init__(value, config, generator)
         told = value.settings
         behind = model.state_dim if config.targets == "imagined" else told["features"]
-        self._columns = [told["features"], told["action_dim"], 1, behind, 1]
+        m = told["action_dim"]
+        self._columns = [told["features"], m, 1, behind, 1, m, 2]
         at_once = max(1, math.ceil(config.updates_per_step))
         self._drawn = torch.zeros(at_once, config.batch, sum(self._columns), device=replay.device)
         self._next = torch.zeros(1, dtype=torch.int64, device=replay.device)
@@ -174,18 +184,16 @@ class ValueLearner(Fit):
                 chunk = self.replay.sample(
                     at_once * count, config.replayed_steps, self.generator, from_start, padded=True
                 )
-                x, u, earned, behind, discount = self.transitions(chunk)
-                rows = torch.cat([x, u, earned.unsqueeze(-1), behind, discount.unsqueeze(-1)], dim=-1)
-                parts.append(rows.unflatten(0, (at_once, count)))
+                columns = [part if part.ndim == 2 else part.unsqueeze(-1) for part in self.transitions(chunk)]
+                parts.append(torch.cat(columns, dim=-1).unflatten(0, (at_once, count)))
         self._drawn.copy_(torch.cat(parts, dim=1))
         self._next.zero_()
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         config, value = self.config, self.value
-        rows = self._drawn.index_select(0, self._next).squeeze(0)
-        self._next += 1
-        x, u, earned, behind, discount = rows.split(self._columns, dim=-1)
-        targets = self.targets(Transitions(x, u, earned.squeeze(-1), behind, discount.squeeze(-1)))
+        x, u, earned, behind, discount, noise, pair = self._take().split(self._columns, dim=-1)
+        transitions = Transitions(x, u, earned.squeeze(-1), behind, discount.squeeze(-1), noise, pair)
+        targets = self.targets(transitions)
         said = value.say(x, u)
         critic_loss = value.errors(said, targets).mean(dim=-1).sum()
 
@@ -200,6 +208,30 @@ class ValueLearner(Fit):
         }
         return critic_loss + actor_loss, figures
 
+    def gradients(self) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
+        if self._kernels is None:
+            return super().gradients()
+        config = self.config
+        found, figures = self._kernels.gradients(
+            self.value, self.average, self._take(), config.bound, config.calm
+        )
+        named = dict(zip(self._kernels.FIGURES, figures.unbind(), strict=True))
+        return [found[parameter] for parameter in self._parameters], named
+
+    @property
+    def _kernels(self) -> ModuleType | None:
+        """For all of an update, if there are any for it."""
+        replayed = self.config.targets == "replay"
+        return (
+            value_triton if replayed and value_triton is not None and value_triton.fits(self.value) else None
+        )
+
+    def _take(self) -> Tensor:
+        """The transitions of the next update, (B, C)."""
+        rows = self._drawn.index_select(0, self._next).squeeze(0)
+        self._next += 1
+        return rows
+
     @torch.no_grad()
     def transitions(self, chunk: Chunk) -> Transitions:
         """Transitions of n steps each, the length of the chunks."""
@@ -212,42 +244,47 @@ class ValueLearner(Fit):
             behind = self.model.initial(chunk.observations[:, 0])
             for t in range(n):
                 behind = self.model.observe(behind, chunk.actions[:, t], chunk.observations[:, t + 1])
-        return Transitions(x[:, 0], chunk.actions[:, 0], earned, behind, gamma**n * ~over)
+        u = chunk.actions[:, 0]
+        return Transitions(x[:, 0], u, earned, behind, gamma**n * ~over, *self._noise_and_pair(u))
 
     @torch.no_grad()
     def targets(self, transitions: Transitions) -> Tensor:
         """The critics' targets for x and u, (B,), in their unit."""
         if self.config.targets == "imagined":
-            behind = self._imagined(transitions.behind)
+            behind = self._imagined(transitions.behind, transitions.noise, transitions.pair)
         else:
-            _, behind = self._judged(transitions.behind)
+            _, behind = self._judged(transitions.behind, transitions.noise, transitions.pair)
         return self.value.reward_scale * (transitions.earned + transitions.discount * behind)
 
-    def _imagined(self, state: Tensor) -> Tensor:
+    def _imagined(self, state: Tensor, noise: Tensor, pair: Tensor) -> Tensor:
         """λ-returns (B,) of the averaged actor from model states (B, S), in units of the reward."""
         lam, gamma, model = self.config.lam, self.value.gamma, self.model
-        u, worth = self._judged(model.observed(state).mean(dim=-2))
+        u, worth = self._judged(model.observed(state).mean(dim=-2), noise, pair)
         passed: list[tuple[Tensor, Tensor]] = []
         for _ in range(self.config.imagined_steps):
             state, cost = model.step(state, u, pessimism=0.0)  # its reward counts as far as it went on
             passed.append((worth, -cost))
-            u, worth = self._judged(model.observed(state).mean(dim=-2))
+            u, worth = self._judged(model.observed(state).mean(dim=-2), *self._noise_and_pair(u))
             worth = model.going_on(state) * worth
         for critics, reward in reversed(passed):
             worth = (1 - lam) * critics + lam * (reward + gamma * worth)
         return worth
 
-    def _judged(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The averaged actor's noisy actions (B, m) in x (B, X), and their values by the averaged critics.
+    def _noise_and_pair(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """For as many averaged actions as these (B, m): noise (B, m), and the two critics (B, 2) of each."""
+        config = self.config
+        noise = config.smoothing * torch.empty_like(like).normal_(generator=self.generator)
+        # Drawn so that nothing waits for the device.
+        ranks = torch.rand(len(like), config.critics, device=like.device, generator=self.generator)
+        pair = ranks.topk(2, dim=-1).indices.to(like.dtype)
+        return noise.clamp(-config.smoothing_clip, config.smoothing_clip), pair
+
+    def _judged(self, x: Tensor, noise: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
+        """The averaged actor's noisy actions (B, m) in x (B, X), and their values by two averaged critics.
 
         Values (B,) are in units of the reward, within the bound.
         """
-        config, value = self.config, self.average
-        u = value.actor(x)
-        noise = config.smoothing * torch.empty_like(u).normal_(generator=self.generator)
-        u = (u + noise.clamp(-config.smoothing_clip, config.smoothing_clip)).clamp(-1, 1)
-        q = value(x, u)
-        # Two critics for every row: drawn so that nothing waits for the device.
-        drawn = torch.rand(q.shape, device=q.device, generator=self.generator).topk(2, dim=0).indices
-        worth = q.gather(0, drawn).amin(dim=0)
-        return u, worth if config.bound is None else worth.clamp(max=config.bound)
+        u = (self.average.actor(x) + noise).clamp(-1, 1)
+        q = self.average(x, u).gather(0, pair.long().T)
+        worth, bound = q.amin(dim=0), self.config.bound
+        return u, worth if bound is None else worth.clamp(max=bound)

@@ -66,9 +66,12 @@ def forward(x: Tensor, parameters: Sequence[Tensor], precision: str) -> tuple[Te
 
 def backward(
     above: Tensor, x: Tensor, parameters: Sequence[Tensor], kept: Tensor, rates: Tensor,
-    of_x: bool, of_parameters: bool, precision: str,
+    of_x: bool, of_parameters: bool, precision: str, counted: int | None = None,
 ) -> list[Tensor | None]:  # fmt: skip
-    """The gradients of x and of the parameters for that of the outputs, `above`; None where not asked for."""
+    """The gradients of x and of the parameters for that of the outputs, `above`; None where not asked for.
+
+    Those of the parameters are from the first rows of each member, this many, or all.
+    """
     above, x, parameters = above.contiguous(), _in_rows(x), [p.contiguous() for p in parameters]
     (M, N, X), sizes, tile = x.shape, _sizes(parameters, precision), _tile(x)
     before = torch.empty_like(kept)
@@ -82,8 +85,9 @@ def backward(
         if of_parameters:
             tiles = [triton.cdiv(p.shape[1], TALL) * triton.cdiv(p.shape[2], WIDE) for p in parameters[::2]]
             weights_kernel[sum(tiles), M](
-                x, kept, before, above, *gradients, N, x.stride(0), x.stride(1), **sizes, TALL=TALL, WIDE=WIDE
-            )
+                x, kept, before, above, *gradients, N, N if counted is None else counted,
+                x.stride(0), x.stride(1), **sizes, TALL=TALL, WIDE=WIDE,
+            )  # fmt: skip
     return [gx, *gradients]
 
 
@@ -221,23 +225,23 @@ def backward_kernel(
 
 @triton.jit
 def _weight_tile(
-    tile, left_ptr, stride, g_ptr, weight_ptr, bias_ptr, n_rows,
+    tile, left_ptr, stride, g_ptr, weight_ptr, bias_ptr, counted,
     K: tl.constexpr, N: tl.constexpr, GATED: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of leftᵀ g for rows left (n_rows, K), through silu if GATED, and g (n_rows, N); of Σ g, too."""
+    """A tile of leftᵀ g for rows left (counted, K), silu(left) if GATED, and g (counted, N); of Σ g, too."""
     TILES: tl.constexpr = (N + WIDE - 1) // WIDE
     k = tile // TILES * TALL + tl.arange(0, TALL)
     column = tile % TILES * WIDE + tl.arange(0, WIDE)
     total = tl.zeros((TALL, WIDE), tl.float32)
     sums = tl.zeros((BLOCK, WIDE), tl.float32)
-    for begin in range(0, n_rows, BLOCK):
+    for begin in range(0, counted, BLOCK):
         row = begin + tl.arange(0, BLOCK)
-        inside = (k < K)[:, None] & (row < n_rows)[None, :]
+        inside = (k < K)[:, None] & (row < counted)[None, :]
         left = tl.load(left_ptr + row[None, :] * stride + k[:, None], mask=inside, other=0.0)
         if GATED:
             left = left * tl.sigmoid(left)
-        inside = (row < n_rows)[:, None] & (column < N)[None, :]
+        inside = (row < counted)[:, None] & (column < N)[None, :]
         g = tl.load(g_ptr + row[:, None] * N + column[None, :], mask=inside, other=0.0)
         total = tl.dot(left, g, total, input_precision=PRECISION)
         sums += g
@@ -247,10 +251,10 @@ def _weight_tile(
         tl.store(bias_ptr + column, tl.sum(sums, 0), mask=column < N)
 
 
-@triton.jit(do_not_specialize=["n_rows", "x_m", "x_r"])
+@triton.jit(do_not_specialize=["n_rows", "counted", "x_m", "x_r"])
 def weights_kernel(
     x_ptr, n_ptr, before_ptr, above_ptr,
-    weight0_ptr, bias0_ptr, weight1_ptr, bias1_ptr, weight2_ptr, bias2_ptr, n_rows, x_m, x_r,
+    weight0_ptr, bias0_ptr, weight1_ptr, bias1_ptr, weight2_ptr, bias2_ptr, n_rows, counted, x_m, x_r,
     X: tl.constexpr, W: tl.constexpr, Y: tl.constexpr, PAD: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -262,18 +266,18 @@ def weights_kernel(
     if tile < INPUT:
         _weight_tile(
             tile, x_ptr + member * x_m, x_r, before_ptr + first * W,
-            weight0_ptr + member * (X * W), bias0_ptr + member * W, n_rows,
+            weight0_ptr + member * (X * W), bias0_ptr + member * W, counted,
             X, W, False, TALL, WIDE, BLOCK, PRECISION,
         )  # fmt: skip
     elif tile < INPUT + HIDDEN:
         _weight_tile(
             tile - INPUT, n_ptr + first * W, W, before_ptr + second * W,
-            weight1_ptr + member * (W * W), bias1_ptr + member * W, n_rows,
+            weight1_ptr + member * (W * W), bias1_ptr + member * W, counted,
             W, W, True, TALL, WIDE, BLOCK, PRECISION,
         )  # fmt: skip
     else:
         _weight_tile(
             tile - INPUT - HIDDEN, n_ptr + second * W, W, above_ptr + first * Y,
-            weight2_ptr + member * (W * Y), bias2_ptr + member * Y, n_rows,
+            weight2_ptr + member * (W * Y), bias2_ptr + member * Y, counted,
             W, Y, True, TALL, WIDE, BLOCK, PRECISION,
         )  # fmt: skip
