@@ -114,7 +114,7 @@ def test_agents_trained_on_a_cpu_are_compared_apart(results):
 
     (poor,) = (one for one in read_trainings(results / "agent") if one.name == "hopper-hop-cpu")
     poor.curves[0]["eval_mean"] /= 2
-    (said,) = value_section._behind([poor], read_peers(results))
+    (said,) = value_section._behind("Trained on a CPU", [poor], read_peers(results))
     assert said == "Trained on a CPU, our agents are behind TD-MPC2 on 1 of 1 task: hopper-hop (200, 210)."
 
 

@@ -193,6 +193,11 @@ TABLES: Tables = {
     "finetuned": lambda sources: questions.finetuned_rows(sources.results),
     "agents": lambda sources: beside.task_rows(sources.results),
     "agents-overall": _agents_overall,
+    "agents-suite": lambda sources: beside.task_rows(sources.results, suite.SUITE),
+    "agents-suite-overall": partial(_agents_overall, preset=suite.SUITE),
+    "agents-suite-fewer-model-updates": lambda sources: beside.task_rows(
+        sources.results, "suite-fewer-model-updates"
+    ),
     "agents-cpu": lambda sources: beside.task_rows(sources.results, suite.CPU),
     "agents-cpu-overall": partial(_agents_overall, preset=suite.CPU),
     "agents-cpu-fewer-updates": lambda sources: beside.task_rows(sources.results, "cpu-fewer-updates"),

@@ -23,7 +23,7 @@ SINGLE = "-single"
 """Ends the name of a controller whose model is the paper's, and not an ensemble."""
 
 QUESTIONS = "questions.json"
-DEFAULT, CPU = "default", "cpu"
+DEFAULT, CPU, SUITE = "default", "cpu", "suite"
 NO_EVALUATION = "no evaluation"
 NO_DEVICE = "not run"
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}

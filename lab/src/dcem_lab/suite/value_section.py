@@ -16,7 +16,7 @@ from dcem_lab.report.templates import part, render
 from dcem_lab.suite import beside, numbers
 from dcem_lab.suite.beside import MOST, Peers, ranked
 from dcem_lab.suite.cards import WITHOUT_PAPER, Key, controller_cards, read_films
-from dcem_lab.suite.numbers import CPU, DEFAULT, Evaluation, Training, by_task, evaluated, seed_of
+from dcem_lab.suite.numbers import CPU, DEFAULT, SUITE, Evaluation, Training, by_task, evaluated, seed_of
 from dcem_lab.suite.questions import agent_rows
 from dcem_lab.suite.results import CONTROLLERS as CONTROLLER_OF
 from dcem_lab.suite.section import named, with_code, works_or_fails
@@ -27,7 +27,12 @@ ALWAYS, OTHERS = "TD-MPC2", 2  # drawn with ours: this agent, and this many of t
 APART = 0.05  # seeds are reported as different if their means differ by more than this fraction of the best
 _COLORS = [f"{color}{dots}" for dots in ("", " dotted") for color in ("c1", "c2", "c3", "c4", "c6", "c7")]
 _RETURNS = Scale(0, MOST)
-_OVERALL = {DEFAULT: "All tasks together", CPU: "All tasks together: agents trained on a CPU"}
+_OVERALL = {
+    DEFAULT: "All tasks together",
+    SUITE: "All tasks together: one recipe, side by side on a GPU",
+    CPU: "All tasks together: agents trained on a CPU",
+}
+_WHERE = {SUITE: "With one recipe for all tasks", CPU: "Trained on a CPU"}
 
 
 def section(sources: Sources) -> Section:
@@ -96,7 +101,8 @@ def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], p
                 f"{one.task}: results of {one.label} depend on the seed. The mean returns by seed are "
                 f"{', '.join(f'{mean:.0f}' for mean in means)}."
             )
-    yield from _behind([one for one in trainings if one.preset == CPU], peers)
+    for preset, where in _WHERE.items():
+        yield from _behind(where, [one for one in trainings if one.preset == preset], peers)
     ours = (training for training in trainings if training.preset == DEFAULT)
     for training, at, returns, known in beside.standings(ours, peers):
         ahead = [f"{agent} ({mean:.0f})" for agent, mean in known.items() if mean > returns.mean()]
@@ -107,8 +113,8 @@ def failures(evaluations: Sequence[Evaluation], trainings: Sequence[Training], p
             )
 
 
-def _behind(trainings: Sequence[Training], peers: Peers) -> Iterator[str]:
-    """On how many tasks of those trained on a CPU, most of them in short runs, `ALWAYS` is ahead."""
+def _behind(where: str, trainings: Sequence[Training], peers: Peers) -> Iterator[str]:
+    """On how many tasks of those trained there, most of them in short runs, `ALWAYS` is ahead."""
     compared = [one for one in beside.standings(trainings, peers) if ALWAYS in one[3]]
     lost = [
         f"{training.task} ({returns.mean():.0f}, {known[ALWAYS]:.0f})"
@@ -117,7 +123,7 @@ def _behind(trainings: Sequence[Training], peers: Peers) -> Iterator[str]:
     ]
     if lost:
         counts = f"{len(lost)} of {counted(len(compared), 'task')}"
-        yield f"Trained on a CPU, our agents are behind {ALWAYS} on {counts}: {', '.join(lost)}."
+        yield f"{where}, our agents are behind {ALWAYS} on {counts}: {', '.join(lost)}."
 
 
 def _curves(trainings: Sequence[Training], peers: Peers) -> Markup:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""A gradient step on CUDA in three launches, with clipping and moving average: torch needs a dozen.
+"""A gradient step on CUDA, with clipping and moving average, in three launches: torch needs more.
 
 Parameters, averages, gradients and moments are each moved into one buffer, so that a kernel passes over all
 of them at once. The sum of squares is added in the same order in every run.
