@@ -17,6 +17,7 @@ from dcem_lab.suite.replay import ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
 from dcem_lab.suite.rssm.fast import mlp
 from dcem_lab.suite.rssm.fast.rollout_triton import FusedRollout
+from dcem_lab.training import descent
 
 OBS, ACTIONS, HORIZON, ITERATIONS = 17, 6, 12, 10  # cheetah.run, and the paper's planner
 ENSEMBLE = RSSMConfig(
@@ -282,7 +283,7 @@ def _value(values: str) -> list[Row]:
     flop = 2.0 * config.batch * (6 * critics + 4 * actor)
     return [
         Row(f"{values} values", what, _value_ms(config, devices), moved, flop, "tf32")
-        for what, devices in (("plain torch", ()), ("fused networks", ("cuda",)))
+        for what, devices in (("plain torch", ()), ("fused", ("cuda",)))
     ]
 
 
@@ -294,7 +295,10 @@ def _value_ms(config: ValueConfig, devices: tuple[str, ...]) -> float:
         over = torch.zeros(16, dtype=torch.bool, device="cuda")
         replay.add(draw(16, OBS), draw(16, ACTIONS).tanh(), draw(16), draw(16, OBS), over)
     networks = config.value(model, 0).cuda()
-    with tf32(True), mock.patch.object(mlp.mlp_triton, "DEVICES", devices):
+    networks_of, steps_of = (
+        mock.patch.object(module, "DEVICES", devices) for module in (mlp.mlp_triton, descent.descent_triton)
+    )
+    with tf32(True), networks_of, steps_of:
         learner = ValueLearner(networks, model, replay, config, generator)
         for _ in range(10):  # the first are not captured
             learner.update()

@@ -67,8 +67,7 @@ def launch_all() -> None:
         value_triton.gradients(value, average, torch.zeros(256, 2 * 78 + 2 * 12 + 4), bound, 1e-3)
     weights, averages = list(value.parameters()), list(average.parameters())
     descent_triton.Fused(weights, averages, 1e-3, 1e-8, 1.0, 0.9).step(weights)
-    between = [one for one in launches[networks:] if one[0] not in of_networks]
-    launches[networks:] = between
+    launches[networks:] = [one for one in launches[networks:] if one[0] not in of_networks]
 
 
 def build(capability: int, kernel, args, kwargs) -> bytes:

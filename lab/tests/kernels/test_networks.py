@@ -46,11 +46,16 @@ class TestTriton(EqualsPlainTorch):
 def test_gradients_of_a_whole_update(
     bound: float | None, steps: int, terminates: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of critics and actor with three actions, where some values are at the bound."""
+    """Of critics and actor with three actions, where some values and actions are at their bounds."""
     found = []
     for devices in (("cpu",), ()):
         monkeypatch.setattr(mlp_triton, "DEVICES", devices)
-        fit = learner("scalar", actions=3, bound=bound, steps=steps, terminates=terminates, calm=0.1)
+        fit = learner(
+            "scalar", actions=3, bound=bound, steps=steps, terminates=terminates, calm=0.1, smoothing=2.0,
+            smoothing_clip=1.5,
+        )  # fmt: skip
+        with torch.no_grad():
+            fit.average.critics.biases[-1].add_(0.4)
         fit._draw()
         assert (fit._kernels is None) == (devices == ())
         gradients, metrics = fit.gradients()
@@ -59,16 +64,19 @@ def test_gradients_of_a_whole_update(
     assert far(*found) < 2e-6
 
 
+@pytest.mark.parametrize("fused_first", [True, False])
 @pytest.mark.parametrize("clip", [0.1, 100.0])
-def test_gradient_steps_and_what_they_remember(clip: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_steps_and_what_they_remember(
+    clip: float, fused_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also of what was remembered by the other way of taking them."""
     shapes = [(3, 7, 50), (1,), (130, 64)]
     generator = torch.Generator().manual_seed(0)
     begin = [torch.randn(shape, generator=generator) for shape in shapes]
     gradients = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(6)]
     ways, states = [], []
-    for devices in (("cpu",), ()):
-        monkeypatch.setattr(descent_triton, "DEVICES", devices)
+    for fused in (fused_first, not fused_first):
+        monkeypatch.setattr(descent_triton, "DEVICES", ("cpu",) if fused else ())
         weights, averages = ([t.clone() for t in begin] for _ in range(2))
         found, steps = [], descent(weights, averages, 1e-2, 1e-8, clip, 0.9)
         for i, gradient in enumerate(gradients):
@@ -82,7 +90,8 @@ def test_gradient_steps_and_what_they_remember(clip: float, monkeypatch: pytest.
     assert far(*ways) < 1e-6
     for i, saved in states[0].items():
         assert saved["step"] == 3
-        assert far([saved["exp_avg"]], [states[1][i]["exp_avg"]]) < 1e-5
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert far([saved[name]], [states[1][i][name]]) < 1e-5
 
 
 def test_a_gradient_that_is_not_a_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

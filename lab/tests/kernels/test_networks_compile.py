@@ -25,5 +25,5 @@ def test_every_variant_compiles(capability: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line.split() for line in done.stdout.splitlines()]
     assert len(lines) == 27
-    tensor_cores = lines[:15]  # the others are not for training
-    assert all(int(stack) <= A_FEW for _, _, stack in tensor_cores), done.stdout
+    for_training = lines[:15] + lines[19:]  # the others are exact, or without gradients of weights
+    assert all(int(stack) <= A_FEW for _, _, stack in for_training), done.stdout

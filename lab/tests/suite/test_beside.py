@@ -14,7 +14,7 @@ from dcem_lab.suite.beside import (
     read_peers,
     returns_of,
 )
-from dcem_lab.suite.numbers import read_trainings
+from dcem_lab.suite.numbers import read_trainings, training_rows
 
 
 @pytest.fixture
@@ -47,6 +47,19 @@ def test_a_task_whose_name_goes_on_is_another_task(tmp_path):
         ("walker-walk", "default"),
         ("walker-walk_sparse", "default"),
     ]
+
+
+def test_a_run_that_was_cut_off_is_as_long_as_its_curve(tmp_path):
+    config = {"task": "walker-walk", "loop": {"env_steps": 1000}}
+    record = {"status": "running", "step": 0, "steps": 500, "wall_seconds": 4.7, "config": config}
+    columns = ["env_steps", "seconds", "eval_mean", "eval_median"]
+    for name, facts in (("cut", record), ("ended", record | {"status": "interrupted", "step": 250})):
+        folder = tmp_path / f"walker-walk-{name}" / "seed0"
+        made_up.write_rows(folder / "curve.csv", columns, [[100, 20, 1, 1], [700, 80, 2, 2]])
+        made_up.write_record(folder, **facts)
+    cut, ended = training_rows(read_trainings(tmp_path))
+    assert (cut["of its budget"], cut["wall time"]) == ("70%", "1 min 20 s")
+    assert (ended["of its budget"], ended["wall time"]) == ("50%", "5 s")
 
 
 def test_a_seed_that_did_not_come_so_far_is_left_out_of_the_mean(cheetah):

@@ -55,7 +55,7 @@ def far(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
         (a.detach().double().cpu(), b.detach().double().cpu()) for a, b in zip(found, expected, strict=True)
     ]
     assert all(a.shape == b.shape for a, b in pairs)
-    return max(((a - b).norm() / b.norm()).item() for a, b in pairs)
+    return torch.stack([(a - b).norm() / b.norm() for a, b in pairs]).max().item()  # or NaN
 
 
 def learner(

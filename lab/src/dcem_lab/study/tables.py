@@ -200,6 +200,9 @@ TABLES: Tables = {
     ),
     "agents-cpu": lambda sources: beside.task_rows(sources.results, suite.CPU),
     "agents-cpu-overall": partial(_agents_overall, preset=suite.CPU),
+    "agents-cpu-questions": lambda sources: questions.agent_rows(
+        sources.results, "agent-cpu", (50_000, 100_000)
+    ),
     "agents-cpu-fewer-updates": lambda sources: beside.task_rows(sources.results, "cpu-fewer-updates"),
     "agent-episodes": lambda sources: suite.episode_rows(suite.read_evaluations(sources.results, "agent")),
     "agent-parts": lambda sources: parts.part_rows(sources.results),

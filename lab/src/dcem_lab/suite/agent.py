@@ -88,8 +88,8 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     # Twice the updates of the model, which tasks with a long action repeat need.
     "best": {"updates_per_step": 2.0},
-    # For many tasks side by side on one GPU: the updates per transition of `cpu`, which most tasks need, and
-    # its small batches and plans, for larger networks and with 16 environments.
+    # For many tasks side by side on one GPU. Updates per transition, batches and plans while collecting are
+    # those of `cpu`; networks are larger, and there are 16 environments.
     "suite": {
         "planner": _SUITE_PLANNER,
         "batch": 32,

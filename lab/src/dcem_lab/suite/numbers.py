@@ -98,14 +98,26 @@ def read_trainings(root: Path) -> list[Training]:
         seeds = seeds_of(folder)
         if not seeds:
             continue
-        records = {seed.name: read_json(seed / "run.json") for seed in seeds}
         curves = [read_columns(seed / "curve.csv") for seed in seeds]
+        written = (read_json(seed / "run.json") for seed in seeds)
+        records = {
+            seed.name: _caught_up(record, curve)
+            for seed, record, curve in zip(seeds, written, curves, strict=True)
+        }
         trained = [record.get("config", {}).get("task") for record in records.values()]
         named = [task for task in (*TASKS, *trained) if task and folder.name.startswith(task)]
         task = max(named, key=len, default=folder.name)
         preset = folder.name.removeprefix(task).strip("-") or DEFAULT
         found.append(Training(task, preset, records, curves, aside=f"{root.name}/{folder.name}" in aside))
     return found
+
+
+def _caught_up(record: dict[str, Any], curve: dict[str, np.ndarray]) -> dict[str, Any]:
+    """As far as the curve, if the run was cut off before it wrote its record again."""
+    if record.get("status") != "running" or record.get("step"):
+        return record
+    share = float(curve["env_steps"][-1]) / record["config"]["loop"]["env_steps"]
+    return record | {"step": int(share * record["steps"]), "wall_seconds": float(curve["seconds"][-1])}
 
 
 def by_task(trainings: Sequence[Training]) -> dict[str, list[Training]]:

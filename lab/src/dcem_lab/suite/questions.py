@@ -84,11 +84,9 @@ def ppo_rows(results: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def agent_rows(results: Path) -> Rows:
+def agent_rows(results: Path, what: str = "agent", steps: tuple[int, ...] = _ASKED) -> Rows:
     """The mean return of agents with a value, early on and at the end."""
-    return [
-        asked | at_steps(returns_of([curve], _ASKED), _ASKED) for asked, curve in _answers(results, "agent")
-    ]
+    return [asked | at_steps(returns_of([curve], steps), steps) for asked, curve in _answers(results, what)]
 
 
 def _answers(results: Path, what: str) -> Iterator[tuple[dict[str, str], dict[str, np.ndarray]]]:

@@ -34,7 +34,7 @@ class Descent(Protocol):
     """Steps along gradients, and what it remembers of them, in the format of `torch.optim.Adam`."""
 
     def step(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Change the parameters, and their averages; returns the norm of the gradient."""
+        """Change the parameters, and their averages; returns the gradient's norm, until the next step."""
 
     def state_dict(self) -> dict[int, Any]: ...
 

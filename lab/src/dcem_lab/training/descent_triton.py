@@ -37,7 +37,7 @@ class Fused:
         clip: float,
         decay: float,
     ) -> None:
-        self._numbers = {"lr": lr, "eps": eps, "clip": clip, "rest": 1 - decay}
+        self._numbers = {"lr": lr, "eps": eps, "clip": clip, "decay": decay}
         self._weights, self._averages = _in_one_piece(parameters), _in_one_piece(averages)
         self._gradient, self._first, self._second = (torch.zeros_like(self._weights) for _ in range(3))
         self._gradients, self._firsts, self._seconds = (
@@ -104,10 +104,10 @@ def square_kernel(gradient_ptr, squares_ptr, count_ptr, n, BLOCK: tl.constexpr):
         tl.store(count_ptr, tl.load(count_ptr) + 1.0)
 
 
-@triton.jit(do_not_specialize=["n", "programs", "lr", "eps", "clip", "rest"])
+@triton.jit(do_not_specialize=["n", "programs", "lr", "eps", "clip", "decay"])
 def adam_kernel(
     weights_ptr, averages_ptr, gradient_ptr, first_ptr, second_ptr, squares_ptr, count_ptr, norm_ptr,
-    n, programs, lr, eps, clip, rest,
+    n, programs, lr, eps, clip, decay,
     BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -136,4 +136,4 @@ def adam_kernel(
     tl.store(first_ptr + at, first, mask=alive)
     tl.store(second_ptr + at, second, mask=alive)
     tl.store(weights_ptr + at, weight, mask=alive)
-    tl.store(averages_ptr + at, average + rest * (weight - average), mask=alive)
+    tl.store(averages_ptr + at, weight + decay * (average - weight), mask=alive)

@@ -45,7 +45,8 @@ class Fit(ABC):
     ) -> None:
         self.generator, self.updates_per_step, self._due = generator, config.updates_per_step, 0.0
         self._update_every, self._waited = update_every, 0
-        self.average = average or copy.deepcopy(network).requires_grad_(False)
+        own = copy.deepcopy(network).requires_grad_(False) if average is None else average
+        self.average = own
         self._network = network
         self._parameters: list[Tensor] = list(network.parameters())
         averages = list(self.average.parameters())

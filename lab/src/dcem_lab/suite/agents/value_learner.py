@@ -221,10 +221,9 @@ class ValueLearner(Fit):
     @property
     def _kernels(self) -> ModuleType | None:
         """For all of an update, if there are any for it."""
-        replayed = self.config.targets == "replay"
-        return (
-            value_triton if replayed and value_triton is not None and value_triton.fits(self.value) else None
-        )
+        if value_triton is None or self.config.targets != "replay":
+            return None
+        return value_triton if value_triton.fits(self.value) else None
 
     def _take(self) -> Tensor:
         """The transitions of the next update, (B, C)."""

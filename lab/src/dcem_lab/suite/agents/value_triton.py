@@ -20,13 +20,16 @@ from dcem_lab.suite.agents.value import Value
 from dcem_lab.suite.rssm.fast import mlp_triton
 
 FIGURES = ("critic_loss", "value", "target", "calm")
-TILE = 256  # transitions in work at a time
+TILE = 256  # numbers in work at a time
 
 
 def fits(value: Value) -> bool:
     """Whether there are kernels for these networks, and for the device that they are on."""
     networks = (value.actor.net, value.critics)
-    return value.bins is None and all(mlp_triton.fits(net.weights[0], net.in_a_row) for net in networks)
+    return value.bins is None and all(
+        net.weights[0].dtype == torch.float32 and mlp_triton.fits(net.weights[0], net.in_a_row)
+        for net in networks
+    )
 
 
 def gradients(
@@ -78,6 +81,11 @@ def _tanh(x):
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
 
+@triton.jit
+def _least(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
 @triton.jit(do_not_specialize=["n"])
 def act_kernel(
     rows_ptr, raw_behind_ptr, raw_ptr, behind_ptr, inputs_ptr, n, C,
@@ -91,10 +99,8 @@ def act_kernel(
     said = row[:, None] * M + (column - X)[None, :]
 
     u = _tanh(tl.load(raw_behind_ptr + said, mask=acting, other=0.0))
-    u += tl.load(
-        here + (X + M + 2 + column)[None, :], mask=acting, other=0.0
-    )  # X + M + 1 + X + 1 + column − X
-    u = tl.minimum(tl.maximum(u, -1.0), 1.0)
+    u += tl.load(here + (2 * X + M + 2 + column - X)[None, :], mask=acting, other=0.0)
+    u = _least(tl.maximum(u, -1.0, propagate_nan=tl.PropagateNan.ALL), 1.0)
     x = tl.load(here + (X + M + 1 + column)[None, :], mask=alive & (column < X)[None, :], other=0.0)
     to = row[:, None] * (X + M) + column[None, :]
     tl.store(behind_ptr + to, tl.where(own[None, :], u, x), mask=inside)
@@ -125,9 +131,9 @@ def judge_kernel(
         second = tl.load(here + 2 * X + 2 * M + 3, mask=alive, other=0.0).to(tl.int32)
         one = tl.load(said_behind_ptr + first * n + row, mask=alive, other=0.0)
         other = tl.load(said_behind_ptr + second * n + row, mask=alive, other=0.0)
-        worth = tl.minimum(one, other) / scale
+        worth = _least(one, other) / scale
         if BOUNDED:
-            worth = tl.minimum(worth, bound)
+            worth = _least(worth, bound)
         target = scale * (earned + discount * worth)
         total += target
         for k in tl.static_range(K):

@@ -170,8 +170,8 @@ def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
         return product(x.mT, grad)
     # Few results, each a sum over very many rows: in one piece it would leave most of the device idle.
     parts = max(n for n in range(1, max(x.shape[1] // 256, 1) + 1) if x.shape[1] % n == 0 and n <= 40)
-    a, b = (t.unflatten(1, (parts, -1)).flatten(0, 1) for t in (x, grad))
-    return torch.bmm(a.mT, b).unflatten(0, (len(x), parts)).sum(dim=1)
+    of_members = zip(x.unflatten(1, (parts, -1)), grad.unflatten(1, (parts, -1)), strict=True)
+    return torch.stack([torch.bmm(a.mT, b).sum(dim=0) for a, b in of_members])
 
 
 class Head(Function):
