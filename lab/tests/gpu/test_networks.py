@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from toy.networks import SIZES, Sizes, exact, far, learner, make, recorded, results
+from toy.networks import SIZES, Sizes, at_bounds, exact, far, make, recorded, results
 
 pytestmark = pytest.mark.gpu
 LARGE: Sizes = (5, 512, 80, 256, 101)  # as in training
@@ -78,11 +78,11 @@ def test_updates_are_those_of_plain_torch(
     for devices in (("cuda",), ()):
         monkeypatch.setattr(mlp_triton, "DEVICES", devices)
         monkeypatch.setattr(descent_triton, "DEVICES", devices)
-        fit = learner(values, "cuda", width=256, batch=512, actions=6, bound=30.0)
+        fit = at_bounds(values, "cuda", width=256, batch=512, bound=0.5)
         assert (fit._kernels is None) == (devices == () or values == "two-hot")
         fit._draw()
         gradients.append([g.clone() for g in fit.gradients()[0]])
-        fit = learner(values, "cuda", width=256, batch=512, actions=6, bound=30.0)
+        fit = at_bounds(values, "cuda", width=256, batch=512, bound=0.5)
         begin = [p.detach().clone() for p in fit.value.parameters()]
         for _ in range(6):
             fit.update()

@@ -17,7 +17,7 @@ from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from dcem_lab.suite.agents import Value, value_triton
+from dcem_lab.suite.agents import Value, ValueConfig, value_triton
 from dcem_lab.suite.rssm.fast import mlp_triton
 from dcem_lab.training import descent_triton
 
@@ -34,7 +34,7 @@ CASES = [  # members, rows, inputs, width, outputs and precision
     (5, 256, 20, 64, 1, "tf32"),
     (5, 512, 80, 256, 1, "ieee"),
 ]
-launches, of_networks = [], []
+launches = []
 
 
 class Recorder:
@@ -50,8 +50,6 @@ class Recorder:
 def launch_all() -> None:
     for module, names in KERNELS.items():
         for name in names:
-            if module is mlp_triton:
-                of_networks.append(getattr(module, name))
             setattr(module, name, Recorder(getattr(module, name)))
     for M, N, X, W, Y, precision in CASES:
         shapes = (M, X, W), (M, W), (M, W, W), (M, W), (M, W, Y), (M, Y)
@@ -66,8 +64,9 @@ def launch_all() -> None:
     for bound in (200.0, None):
         value_triton.gradients(value, average, torch.zeros(256, 2 * 78 + 2 * 12 + 4), bound, 1e-3)
     weights, averages = list(value.parameters()), list(average.parameters())
-    descent_triton.Fused(weights, averages, 1e-3, 1e-8, 1.0, 0.9).step(weights)
-    launches[networks:] = [one for one in launches[networks:] if one[0] not in of_networks]
+    descent_triton.Fused(weights, averages, ValueConfig(), 1e-8).step(weights)
+    between = [one for one in launches[networks:] if one[0].__name__ not in KERNELS[mlp_triton]]
+    launches[networks:] = between
 
 
 def build(capability: int, kernel, args, kwargs) -> bytes:

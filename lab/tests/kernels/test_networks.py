@@ -8,10 +8,11 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from dcem_lab.suite.agents import ValueConfig
 from dcem_lab.suite.rssm.fast import mlp, mlp_triton
 from dcem_lab.training import descent_triton
 from dcem_lab.training.descent import descent
-from toy.networks import SIZES, EqualsPlainTorch, Sizes, exact, far, learner, make, recorded, results
+from toy.networks import SIZES, EqualsPlainTorch, Sizes, at_bounds, exact, far, make, recorded, results
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1, see make test-kernels"
@@ -47,21 +48,18 @@ def test_gradients_of_a_whole_update(
     bound: float | None, steps: int, terminates: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of critics and actor with three actions, where some values and actions are at their bounds."""
-    found = []
+    found, named = [], []
     for devices in (("cpu",), ()):
         monkeypatch.setattr(mlp_triton, "DEVICES", devices)
-        fit = learner(
-            "scalar", actions=3, bound=bound, steps=steps, terminates=terminates, calm=0.1, smoothing=2.0,
-            smoothing_clip=1.5,
-        )  # fmt: skip
-        with torch.no_grad():
-            fit.average.critics.biases[-1].add_(0.4)
+        fit = at_bounds("scalar", bound=bound, steps=steps, terminates=terminates, calm=0.1)
         fit._draw()
         assert (fit._kernels is None) == (devices == ())
         gradients, metrics = fit.gradients()
         found.append([*gradients, *metrics.values()])
+        named.append([*metrics])
         assert fit._next == 1
     assert far(*found) < 2e-6
+    assert named[0] == named[1]
 
 
 @pytest.mark.parametrize("fused_first", [True, False])
@@ -74,15 +72,16 @@ def test_gradient_steps_and_what_they_remember(
     generator = torch.Generator().manual_seed(0)
     begin = [torch.randn(shape, generator=generator) for shape in shapes]
     gradients = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(6)]
+    config = ValueConfig(lr=1e-2, clip=clip, average=0.9)
     ways, states = [], []
     for fused in (fused_first, not fused_first):
         monkeypatch.setattr(descent_triton, "DEVICES", ("cpu",) if fused else ())
         weights, averages = ([t.clone() for t in begin] for _ in range(2))
-        found, steps = [], descent(weights, averages, 1e-2, 1e-8, clip, 0.9)
+        found, steps = [], descent(weights, averages, config, 1e-8)
         for i, gradient in enumerate(gradients):
             if i == 3:
                 states.append(copy.deepcopy(steps.state_dict()))
-                steps = descent(weights, averages, 1e-2, 1e-8, clip, 0.9)
+                steps = descent(weights, averages, config, 1e-8)
                 steps.load_state_dict(copy.deepcopy(states[0]))
             norm = steps.step([g.clone() for g in gradient])
             found.append(torch.cat([norm.view(1), *(t.flatten() for t in (*weights, *averages))]))
@@ -97,6 +96,6 @@ def test_gradient_steps_and_what_they_remember(
 def test_a_gradient_that_is_not_a_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descent_triton, "DEVICES", ("cpu",))
     weights, averages = [torch.ones(3)], [torch.ones(3)]
-    norm = descent(weights, averages, 1e-2, 1e-8, 1.0, 0.9).step([torch.tensor([1.0, torch.nan, 0.0])])
+    norm = descent(weights, averages, ValueConfig(), 1e-8).step([torch.tensor([1.0, torch.nan, 0.0])])
     assert norm.isnan()
     assert weights[0].isnan().all()

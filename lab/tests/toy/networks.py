@@ -84,6 +84,14 @@ def learner(
     return ValueLearner(value.to(device), model, replay, config, generator)
 
 
+def at_bounds(values: str, device: str = "cpu", **changes: Any) -> ValueLearner:
+    """A learner where some values, if scalar, are at a bound of 0.5, and some actions at theirs."""
+    fit = learner(values, device, actions=3, smoothing=2.0, smoothing_clip=1.5, **changes)
+    with torch.no_grad():
+        fit.average.critics.biases[-1].add_(0.4)
+    return fit
+
+
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The kernels that networks are taken through from now on; their tensors would keep a graph alive."""
     seen: list[object] = []

@@ -42,33 +42,25 @@ class Descent(Protocol):
 
 
 def descent(
-    parameters: Sequence[Tensor],
-    averages: Sequence[Tensor],
-    lr: float,
-    eps: float,
-    clip: float,
-    decay: float,
-    shared: bool = False,
+    parameters: Sequence[Tensor], averages: Sequence[Tensor], config: Any, eps: float, shared: bool = False
 ) -> Descent:
-    """The fastest for the device of the parameters, which it may move in memory unless they are shared."""
+    """The fastest for the device of the parameters, which it may move in memory unless they are shared.
+
+    The config has lr, clip and average, as for `Fit`.
+    """
     fused = descent_triton is not None and not shared and descent_triton.fits(parameters)
-    return (descent_triton.Fused if fused else _Plain)(parameters, averages, lr, eps, clip, decay)
+    return (descent_triton.Fused if fused else _Plain)(parameters, averages, config, eps)
 
 
 class _Plain:
     def __init__(
-        self,
-        parameters: Sequence[Tensor],
-        averages: Sequence[Tensor],
-        lr: float,
-        eps: float,
-        clip: float,
-        decay: float,
+        self, parameters: Sequence[Tensor], averages: Sequence[Tensor], config: Any, eps: float
     ) -> None:
         self._parameters, self._averages = list(parameters), list(averages)
-        self._clip, self._decay = clip, decay
+        self._clip, self._decay = config.clip, config.average
         # Fused: one launch, and on a CPU one pass over the weights, instead of a dozen.
-        self._adam = torch.optim.Adam(parameters, lr, eps=eps, capturable=parameters[0].is_cuda, fused=True)
+        on_cuda = parameters[0].is_cuda
+        self._adam = torch.optim.Adam(parameters, config.lr, eps=eps, capturable=on_cuda, fused=True)
 
     def step(self, gradients: Sequence[Tensor]) -> Tensor:
         norm = _follow(gradients, self._parameters, self._adam, self._clip)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""A gradient step on CUDA, with clipping and moving average, in three launches: torch needs more.
+"""A gradient step on CUDA, with clipping and moving average, in three launches.
 
 Parameters, averages, gradients and moments are each moved into one buffer, so that a kernel passes over all
 of them at once. The sum of squares is added in the same order in every run.
@@ -29,15 +29,9 @@ class Fused:
     """See `dcem_lab.training.descent.descent`."""
 
     def __init__(
-        self,
-        parameters: Sequence[Tensor],
-        averages: Sequence[Tensor],
-        lr: float,
-        eps: float,
-        clip: float,
-        decay: float,
+        self, parameters: Sequence[Tensor], averages: Sequence[Tensor], config: Any, eps: float
     ) -> None:
-        self._numbers = {"lr": lr, "eps": eps, "clip": clip, "decay": decay}
+        self._numbers = {"lr": config.lr, "eps": eps, "clip": config.clip, "decay": config.average}
         self._weights, self._averages = _in_one_piece(parameters), _in_one_piece(averages)
         self._gradient, self._first, self._second = (torch.zeros_like(self._weights) for _ in range(3))
         self._gradients, self._firsts, self._seconds = (
@@ -121,11 +115,9 @@ def adam_kernel(
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     alive = at < n
     g = scale * tl.load(gradient_ptr + at, mask=alive, other=0.0)
-    first, second = (
-        tl.load(first_ptr + at, mask=alive, other=0.0),
-        tl.load(second_ptr + at, mask=alive, other=0.0),
-    )
+    first = tl.load(first_ptr + at, mask=alive, other=0.0)
     first += (1.0 - BETA1) * (g - first)
+    second = tl.load(second_ptr + at, mask=alive, other=0.0)
     second += (1.0 - BETA2) * (g * g - second)
     count = tl.load(count_ptr).to(tl.float64)
     bias1 = (1.0 - tl.exp(count * LOG1)).to(tl.float32)

@@ -45,20 +45,11 @@ class Fit(ABC):
     ) -> None:
         self.generator, self.updates_per_step, self._due = generator, config.updates_per_step, 0.0
         self._update_every, self._waited = update_every, 0
-        own = copy.deepcopy(network).requires_grad_(False) if average is None else average
-        self.average = own
         self._network = network
+        self.average = copy.deepcopy(network).requires_grad_(False) if average is None else average
         self._parameters: list[Tensor] = list(network.parameters())
-        averages = list(self.average.parameters())
-        self._descent = descent(
-            self._parameters,
-            averages,
-            config.lr,
-            eps,
-            config.clip,
-            config.average,
-            shared=average is not None,
-        )
+        averages, shared = list(self.average.parameters()), average is not None
+        self._descent = descent(self._parameters, averages, config, eps, shared)
         self._names: list[str] = []
         self._totals = torch.zeros(0, device=self._parameters[0].device)
         self.updates = self._updates_read = 0

@@ -209,13 +209,11 @@ class ValueLearner(Fit):
         return critic_loss + actor_loss, figures
 
     def gradients(self) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
-        if self._kernels is None:
+        config, kernels = self.config, self._kernels
+        if kernels is None:
             return super().gradients()
-        config = self.config
-        found, figures = self._kernels.gradients(
-            self.value, self.average, self._take(), config.bound, config.calm
-        )
-        named = dict(zip(self._kernels.FIGURES, figures.unbind(), strict=True))
+        found, figures = kernels.gradients(self.value, self.average, self._take(), config.bound, config.calm)
+        named = dict(zip(kernels.FIGURES, figures.unbind(), strict=True))
         return [found[parameter] for parameter in self._parameters], named
 
     @property

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""The gradients of critics and actor on CUDA: eleven launches instead of more than fifty.
+"""The gradients of critics and actor on CUDA, in eleven launches.
 
 The networks have their own kernels (`mlp_triton`). Everything between them is so little work that launches
 are all it costs, so it is in three kernels, and the chain rule is written out:
