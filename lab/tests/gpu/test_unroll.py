@@ -37,9 +37,11 @@ def make(recipe: str, size: str, dtype: torch.dtype) -> tuple[RSSM, tuple[Tensor
     return model, (obs, actions, rewards)
 
 
-def loss_and_gradients(model: RSSM, data: tuple[Tensor, ...], fast: bool) -> tuple[Tensor, ...]:
+def loss_and_gradients(
+    model: RSSM, data: tuple[Tensor, ...], fast: bool, dtype: torch.dtype | None = None
+) -> tuple[Tensor, ...]:
     generator = torch.Generator("cuda").manual_seed(1)
-    loss, _ = multistep_loss(model, *data, generator=generator, fast=fast)
+    loss, _ = multistep_loss(model, *data, generator=generator, fast=fast, dtype=dtype)
     return loss, *torch.autograd.grad(loss, list(model.parameters()))
 
 
@@ -59,12 +61,24 @@ def test_single_precision(recipe: str) -> None:
         assert ((got - expected).norm() / expected.norm()).item() < 1e-4
 
 
-def test_leftovers_in_memory_do_not_matter() -> None:
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("size", ["odd", "many rows"])
+def test_half_precision(recipe: str, size: str) -> None:
+    model, data = make(recipe, size, torch.float32)
+    half, plain = (
+        loss_and_gradients(model, data, fast, dtype) for fast, dtype in ((True, torch.float16), (False, None))
+    )
+    for got, expected in zip(half, plain, strict=True):
+        assert ((got - expected).norm() / expected.norm()).item() < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_leftovers_in_memory_do_not_matter(dtype: torch.dtype) -> None:
     model, data = make("best", "many rows", torch.float32)
-    expected = loss_and_gradients(model, data, fast=True)
+    expected = loss_and_gradients(model, data, True, dtype)
     junk = torch.full((1 << 24,), torch.nan, device="cuda")
     del junk  # the buffers come out of it
-    got = loss_and_gradients(model, data, fast=True)
+    got = loss_and_gradients(model, data, True, dtype)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Normal
 
 from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
-from dcem_lab.suite.rssm.fast.unroll import Filter, OpenLoop
+from dcem_lab.suite.rssm.fast.unroll import Filter, OpenLoop, fast_unroll
 from dcem_lab.suite.rssm.overshoot import blocks
 
 X, U = 5, 2
@@ -24,6 +24,7 @@ RECIPES = {
     "noisy residual": RSSMConfig(**TINY, members=2, residual=True),
     "no memory": RSSMConfig(**TINY, members=2, residual=True, memory=False),
     "linear heads": RSSMConfig(**TINY, layers=0, members=2),
+    "by feature": RSSMConfig(**TINY, predict_std=False, sample=False, loss="feature-rmse", members=2),
     "ending": RSSMConfig(**TINY, members=2, pessimism=0.5, termination=True, scale_rewards=True),
 }  # fmt: skip
 
@@ -160,6 +161,31 @@ def test_fast_unrolling_reads_nothing_it_has_not_written(model):
         torch.testing.assert_close(loss_and_gradients(model, fast=True), expected)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_half_precision_is_close(recipe):
+    """Although these gradients, as of a thousand times as many chunks, are too small for it."""
+    model = make(dataclasses.replace(RECIPES[recipe], hidden=24, width=16)).float()
+    obs, *rest = (x.float() for x in chunks(count=64, length=40))
+    model.normalizer.update(obs)
+    found = []
+    for dtype in (None, torch.float16):
+        loss, _ = multistep_loss(model, obs, *rest, generator=torch.Generator().manual_seed(0), dtype=dtype)
+        found.append((loss, *torch.autograd.grad(loss / 1000, list(model.parameters()))))
+    for exact, half in zip(*found, strict=True):
+        assert half.dtype == torch.float32
+        assert ((half - exact).norm() / exact.norm()).item() < 0.02
+
+
+def test_small_changes_are_not_lost_in_half_precision():
+    """A prediction is its observation plus a change: the sum keeps more digits than half precision has."""
+    model = make(RECIPES["means"]).float()
+    x, u = 100 + torch.rand(6, 3, X), torch.zeros(6, 3, U)
+    spans = blocks(length=6, chunks=3, distance=4)
+    exact, half = (fast_unroll(model, x, u, None, spans, dtype) for dtype in (None, torch.float16))
+    assert half.states.dtype == torch.float16
+    torch.testing.assert_close(half.x, exact.x, rtol=0, atol=0.01)  # half precision has steps of 0.06 here
 
 
 def test_filter_gradients():

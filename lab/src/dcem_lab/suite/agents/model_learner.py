@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Generator, Tensor
 
 from dcem_lab.runs.settings import Settings, setting
@@ -25,6 +26,7 @@ class LearningConfig(Settings):
         early_chunks: fraction of the chunks that are the beginning of an episode.
         update_every: steps of all environments between rounds of updates: 1 to interleave updates with steps,
             the length of an episode to alternate between collecting and learning.
+        precision: of activations in updates: float32, or float16, which is faster and means float32 on a CPU.
     """
 
     updates_per_step: float = setting(1.0, least=0)
@@ -36,6 +38,7 @@ class LearningConfig(Settings):
     average: float = setting(0.0, least=0, below=1)
     early_chunks: float = setting(0.0, least=0, most=1)
     update_every: int = setting(1, least=1)
+    precision: str = setting("float32", among=("float32", "float16"))
 
 
 class ModelLearner(Fit):
@@ -56,4 +59,6 @@ class ModelLearner(Fit):
         chunk = self.replay.sample_with_starts(
             config.batch, config.length, self.generator, config.early_chunks, padded=padded
         )
-        return multistep_loss(self.model, *chunk, generator=self.generator)
+        half = config.precision == "float16" and self.replay.device.type == "cuda"
+        dtype = torch.float16 if half else None
+        return multistep_loss(self.model, *chunk, generator=self.generator, dtype=dtype)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dcem_lab.suite.rssm.fast.unroll import Head, fast_unroll
+from dcem_lab.suite.rssm.fast.unroll import Unrolled, fast_head, fast_unroll
 from dcem_lab.suite.rssm.model import RSSM
 from dcem_lab.suite.rssm.nets import EnsembleMLP
 
@@ -45,7 +45,7 @@ def blocks(length: int, chunks: int, distance: int) -> list[slice]:
 
 def plain_unroll(
     model: RSSM, x: Tensor, actions: Tensor, noise: Tensor | None, spans: list[slice]
-) -> tuple[Tensor, Tensor]:
+) -> Unrolled:
     """Filter and open-loop rollouts, written like the equations: the reference for `fast_unroll`.
 
     Args:
@@ -54,9 +54,6 @@ def plain_unroll(
         actions: (L, B, U).
         noise: (M, R, X) standard normal for the R rows of all distances, or None to go on from means.
         spans: where each distance's rows lie (`blocks`).
-
-    Returns:
-        The imagined states [ĥ, x̂] (M, R, H + X) and the observation head's raw deviations (M, R, X or 0).
     """
     length, chunks, _ = x.shape
     members, X = model.config.members, model.features
@@ -80,7 +77,8 @@ def plain_unroll(
             x_hat = x_hat + model.deviation(raw, x_hat) * noise[:, span]
         states.append(torch.cat([h, x_hat], dim=-1))
         raws.append(raw)
-    return torch.cat(states, dim=1), torch.cat(raws, dim=1)
+    found = torch.cat(states, dim=1)
+    return Unrolled(found, found[..., model.config.hidden :], torch.cat(raws, dim=1))
 
 
 def multistep_loss(
@@ -93,11 +91,13 @@ def multistep_loss(
     *,
     generator: torch.Generator | None = None,
     fast: bool = True,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of this module's head on a batch of chunks, summed over the members (each learns as if alone).
 
     With ``config.loss`` "mse" the log-likelihoods become mean squared errors of features and reward, with
-    "rmse" their square roots at each distance, so that near and far predictions weigh alike. Nothing here
+    "rmse" their square roots at each distance, so that near and far predictions weigh alike, and with
+    "feature-rmse" those of each feature, so that unpredictable ones do not drown the others. Nothing here
     waits for the device or depends on values: a whole update can be captured as a CUDA graph.
 
     Args:
@@ -109,6 +109,7 @@ def multistep_loss(
         valid: (B, L), false after an end, where chunks are padded; for models with a termination head.
         generator: where ``config.sample`` draws its noise from.
         fast: weight gradients of the unrolled steps in one product each, instead of plain autograd.
+        dtype: float16 for fast steps with activations in half precision; None for that of the observations.
 
     Returns:
         The loss, and detached scalars, means over the members: ``loss``, its parts ``obs_loss`` and
@@ -131,8 +132,8 @@ def multistep_loss(
     if config.sample:
         shape = (config.members, spans[-1].stop, model.features)
         noise = torch.randn(shape, generator=generator, device=x.device, dtype=x.dtype)
-    states, raw = (fast_unroll if fast else plain_unroll)(model, x[:-1], u, noise, spans)
-    mean = states[..., config.hidden :]
+    steps = model, x[:-1], u, noise, spans
+    states, mean, raw = fast_unroll(*steps, dtype) if fast else plain_unroll(*steps)
     std = model.deviation(raw, mean)
     if noise is not None:
         mean = mean - std * noise
@@ -151,9 +152,10 @@ def multistep_loss(
         errors = _per_distance(squared.detach(), spans, weights)
     else:
         errors = _per_distance(squared, spans, weights)
-        # As in the planner's cost, the square root needs a finite slope at zero.
-        table = errors if config.loss == "mse" else (errors + torch.finfo(errors.dtype).tiny).sqrt()
+        table = errors if config.loss == "mse" else _root(errors)
     obs_loss, reward_loss = table.mean(dim=-1)
+    if config.loss == "feature-rmse":
+        obs_loss = _root(_per_distance(obs_error.movedim(-1, 0), spans, weights)).mean(dim=(0, -1))
     loss = obs_loss + config.reward_weight * reward_loss
     parts = {"obs_loss": obs_loss, "reward_loss": reward_loss}
     if ends is not None:
@@ -174,8 +176,12 @@ def multistep_loss(
 
 def _head(head: EnsembleMLP, states: Tensor, fast: bool) -> Tensor:
     """(M, R, H + X) → (M, R)."""
-    said = Head.apply(head.activation, states, *head.in_a_row) if fast else head(states)
-    return said.squeeze(-1)
+    return (fast_head(head, states) if fast else head(states)).squeeze(-1)
+
+
+def _root(squared: Tensor) -> Tensor:
+    """The square root, with a finite slope at zero, as in the planner's cost."""
+    return (squared + torch.finfo(squared.dtype).tiny).sqrt()
 
 
 def _targets(steps: Tensor, distance: int) -> Tensor:

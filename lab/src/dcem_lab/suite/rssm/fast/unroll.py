@@ -7,11 +7,15 @@ What makes it fast:
   long buffer, and each weight's gradient is a single matrix product over all steps.
 - A rollout's first hidden state is the filter's next one (both saw the true observation): it comes for free.
 - On a CUDA device, what lies between two matrix products is one kernel (`gru_triton.py`).
+- Activations can be in half precision. Its ten bits are what TF32 keeps of a factor, but products are twice
+  as fast. Predicted changes are added to observations in single precision, and weights' gradients are sums in
+  single precision. The gradients of numbers in half precision are multiplied by `LOUD`: they would vanish.
 
 Data (observations, actions, noise) gets no gradient, and there are no second derivatives.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,22 +32,65 @@ except ImportError:  # Triton is not installed
 
 if TYPE_CHECKING:
     from dcem_lab.suite.rssm.model import RSSM, RSSMConfig
+    from dcem_lab.suite.rssm.nets import EnsembleMLP
 
 aten = torch.ops.aten
+LOUD = 2.0**12
+"""A loss is a mean over so many numbers that its gradients are too small for half precision."""
+
+
+class Unrolled(NamedTuple):
+    """Imagined steps, in rows of all distances one after another."""
+
+    states: Tensor  # (M, R, ≥ H + X): [ĥ, x̂], and what else fills a row
+    x: Tensor  # (M, R, X): x̂
+    raw: Tensor  # (M, R, X or 0): the observation head's raw deviations
 
 
 def fast_unroll(
-    model: "RSSM", x: Tensor, actions: Tensor, noise: Tensor | None, spans: list[slice]
-) -> tuple[Tensor, Tensor]:
-    """As `dcem_lab.suite.rssm.overshoot.plain_unroll`."""
-    config, gru = model.config, model.gru
-    # Rows of [h, x, u] that start at multiples of 16 bytes are read faster: actions have columns of zeros.
-    spare = -(config.hidden + gru.input_weight.shape[1]) % 4
-    actions = F.pad(actions, (0, spare))
+    model: "RSSM",
+    x: Tensor,
+    actions: Tensor,
+    noise: Tensor | None,
+    spans: list[slice],
+    dtype: torch.dtype | None = None,
+) -> Unrolled:
+    """As `dcem_lab.suite.rssm.overshoot.plain_unroll`, with activations of this type; None for that of x."""
+    config, gru, dtype = model.config, model.gru, dtype or x.dtype
+    # Rows that start at multiples of 16 bytes are read faster: actions and the head have columns of zeros.
+    spare = -(config.hidden + gru.input_weight.shape[1]) % _aligned(dtype)
+    actions = F.pad(actions, (0, spare)).to(dtype)
     weights = (gru.hidden_weight, F.pad(gru.input_weight, (0, 0, 0, spare)), gru.bias)
-    hidden: Tensor = Filter.apply(torch.cat([x, actions], dim=-1), *weights)
-    head = model.observation_head.in_a_row
-    return OpenLoop.apply(config, spans, hidden, x.flatten(0, 1), actions, noise, *weights, *head)
+    hidden: Tensor = Filter.apply(torch.cat([x.to(dtype), actions], dim=-1), *weights)
+    *head, weight, bias = model.observation_head.in_a_row
+    spare = -bias.shape[-1] % _aligned(dtype)
+    head += [F.pad(weight, (0, spare)), F.pad(bias, (0, spare))]
+    return Unrolled(*OpenLoop.apply(config, spans, hidden, x.flatten(0, 1), actions, noise, *weights, *head))
+
+
+def fast_head(network: "EnsembleMLP", states: Tensor) -> Tensor:
+    """What a network on [ĥ, x̂] says of the states of `fast_unroll`: (M, R, outputs)."""
+    weight, *rest = network.in_a_row
+    weight = F.pad(weight, (0, 0, 0, states.shape[-1] - weight.shape[1]))
+    return Head.apply(network.activation, states, weight, *rest)
+
+
+def _aligned(dtype: torch.dtype) -> int:
+    return 16 // dtype.itemsize
+
+
+def _loud(dtype: torch.dtype) -> float:
+    """How much larger the gradients of numbers of this type are."""
+    return LOUD if dtype == torch.float16 else 1.0
+
+
+def _louder(grad: Tensor, dtype: torch.dtype) -> Tensor:
+    """A gradient from outside, as that of numbers of this type."""
+    return grad if grad.dtype == dtype else (grad * _loud(dtype)).to(dtype)
+
+
+def _alike(dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
+    return tuple(p.to(dtype) for p in parameters)
 
 
 class Plain:
@@ -129,6 +176,7 @@ class Filter(Function):
         ctx: Any, inputs: Tensor, hidden_weight: Tensor, input_weight: Tensor, bias: Tensor
     ) -> Tensor:
         do = kernels_between_products(inputs)
+        hidden_weight, input_weight, bias = _alike(inputs.dtype, hidden_weight, input_weight, bias)
         (members, H, _), (length, chunks, _) = hidden_weight.shape, inputs.shape
         inputs = inputs.flatten(0, 1).expand(members, -1, -1)
         gates = inputs.new_empty(members, length * chunks, 4 * H)
@@ -161,30 +209,42 @@ def _gru_gradients(hidden: Tensor, inputs: Tensor, grad_gates: Tensor) -> tuple[
     """Of hidden_weight, input_weight and bias, from rows (M, R, H), (M, R, X + U) and (M, R, 4H)."""
     H = hidden.shape[-1]
     of_hidden, of_inputs = grad_gates[..., : 3 * H], grad_gates[..., H:]
-    return weight_gradient(hidden, of_hidden), weight_gradient(inputs, of_inputs), grad_gates.sum(dim=1)
+    return weight_gradient(hidden, of_hidden), weight_gradient(inputs, of_inputs), bias_gradient(grad_gates)
+
+
+def bias_gradient(grad: Tensor) -> Tensor:
+    """Σ grad over rows (M, R, o): (M, o); see `weight_gradient`."""
+    if grad.dtype == torch.float16:
+        return grad.sum(dim=1, dtype=torch.float32) / LOUD
+    return grad.sum(dim=1)
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o)."""
+    """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o); from half precision in single, and not louder."""
+    half = x.dtype == torch.float16
     if not x.is_cuda:
-        return product(x.mT, grad)
+        return product(x.float().mT, grad.float()) / LOUD if half else product(x.mT, grad)
     # Few results, each a sum over very many rows: in one piece it would leave most of the device idle.
     parts = max(n for n in range(1, max(x.shape[1] // 256, 1) + 1) if x.shape[1] % n == 0 and n <= 40)
     of_members = zip(x.unflatten(1, (parts, -1)), grad.unflatten(1, (parts, -1)), strict=True)
+    if half:
+        sums = [torch.bmm(a.mT, b, out_dtype=torch.float32).sum(dim=0) for a, b in of_members]
+        return torch.stack(sums) / LOUD
     return torch.stack([torch.bmm(a.mT, b).sum(dim=0) for a, b in of_members])
 
 
 class Head(Function):
-    """`EnsembleMLP.forward`: (M, R, in) and weight, bias, weight, bias … → (M, R, out)."""
+    """`EnsembleMLP.forward`: (M, R, in) and weight, bias, weight, bias … → (M, R, out) of their type."""
 
     @staticmethod
     def forward(ctx: Any, activation: str, x: Tensor, *parameters: Tensor) -> Tensor:
+        outside, parameters = parameters[0].dtype, _alike(x.dtype, *parameters)
         weights, biases, layers = parameters[::2], parameters[1::2], [x]
         befores = inner_layers(layers, list(zip(weights, biases, strict=True)), activation)
         ctx.activation = activation
         ctx.save_for_backward(*weights, *layers, *befores)
         out = x.new_empty(*x.shape[:2], weights[-1].shape[-1])
-        return affine(biases[-1], layers[-1], weights[-1], out)
+        return affine(biases[-1], layers[-1], weights[-1], out).to(outside)
 
     @staticmethod
     @once_differentiable
@@ -193,9 +253,9 @@ class Head(Function):
         n = (len(saved) + 1) // 3
         weights, layers, befores = saved[:n], saved[n : 2 * n], saved[2 * n :]
         backward = BACKWARD[ctx.activation]
-        gradients: list[Tensor] = []
+        grad, gradients = _louder(grad, layers[0].dtype), list[Tensor]()
         for i in reversed(range(n)):
-            gradients[:0] = [weight_gradient(layers[i], grad), grad.sum(dim=1)]
+            gradients[:0] = [weight_gradient(layers[i], grad), bias_gradient(grad)]
             grad = product(grad, transposed(weights[i]))
             if i > 0:
                 grad = backward(grad, befores[i - 1], torch.empty_like(grad))
@@ -206,8 +266,8 @@ class OpenLoop(Function):
     """Rolls out from h at distance 1 (M, L · B, H) and x at the starts (L · B, X), seeing nothing after.
 
     ``spans`` are the rows of every distance; ``states`` holds [ĥ, x̂, u] of all rows, the GRU's inputs as they
-    stand; ``parameters`` are the observation head's weight, bias, weight, bias … Returns [ĥ, x̂]
-    (M, R, H + X) and the raw deviations (M, R, X or 0).
+    stand; ``parameters`` are the observation head's weight, bias, weight, bias …, whose last may have columns
+    to spare. Returns the fields of `Unrolled`; only the states are of the type of h.
     """
 
     @staticmethod
@@ -223,26 +283,29 @@ class OpenLoop(Function):
         input_weight: Tensor,
         bias: Tensor,
         *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         do = kernels_between_products(hidden)
+        hidden_weight, input_weight, bias = _alike(hidden.dtype, hidden_weight, input_weight, bias)
+        parameters = _alike(hidden.dtype, *parameters)
         weights, biases = parameters[::2], parameters[1::2]
         (members, _, H), X, rows = hidden.shape, start.shape[-1], spans[-1].stop
-        S = H + X
+        S, outputs = H + X, 2 * X if config.predict_std else X
         states = hidden.new_empty(members, rows, H + input_weight.shape[1])
         gates = hidden.new_empty(members, spans[-1].start, 4 * H)
         inner = [hidden.new_empty(2, members, rows, w.shape[-1]) for w in weights[:-1]]
         heads = hidden.new_empty(members, rows, weights[-1].shape[-1])
-        # No action follows a chunk's last observation; what stands in its place is multiplied with gradients
-        # of zero, and so has to be finite.
+        exact = start.new_empty(members, rows, X)
+        # No action follows a chunk's last observation, or the last distance; what stands in its place is
+        # multiplied with zeros, and so has to be finite.
         actions = F.pad(actions, (0, 0, 0, 0, 0, 1))
+        states[:, spans[-1].start :, S:] = 0
         if len(spans) > 1:
             following = [actions[d:].flatten(0, 1) for d in range(1, len(spans))]
             states[:, : spans[-1].start, S:] = torch.cat(following)
 
         previous = start.expand(members, -1, -1)
         for d, span in enumerate(spans):
-            here = states[:, span]
-            h, x = here[..., :H], here[..., H:S]
+            h, x = states[:, span, :H], exact[:, span]
             if d == 0:
                 h.copy_(hidden)
             else:
@@ -250,13 +313,13 @@ class OpenLoop(Function):
                 source, step = states[:, origin], gates[:, origin]
                 prepared = do.prepare(step, source[..., H:], input_weight, bias)
                 do.advance(step, prepared, source[..., :H], hidden_weight, bias, out=h)
-                previous = source[..., H:S]
+                previous = exact[:, origin]
             layer = h
             for i, (before, after) in enumerate(inner):
                 do.layer(layer, weights[i], biases[i], config.activation, before[:, span], after[:, span])
                 layer = after[:, span]
             affine(biases[-1], layer, weights[-1], heads[:, span])
-            mean, raw = heads[:, span, :X], heads[:, span, X:]
+            mean, raw = heads[:, span, :X], heads[:, span, X:outputs].to(x.dtype)
             if config.residual:
                 torch.add(previous, mean, out=x)
             else:
@@ -265,35 +328,44 @@ class OpenLoop(Function):
                 x.add_(noise[:, span], alpha=config.std)
                 if raw.numel():
                     x.addcmul_(F.softplus(raw), noise[:, span])
+            states[:, span, H:S] = x
 
         ctx.config, ctx.spans = config, spans
         ctx.save_for_backward(noise, states, gates, heads, hidden_weight, input_weight, *weights, *inner)
-        return states[..., :S], heads[..., X:]
+        return states, exact, heads[..., X:outputs].to(exact.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_states: Tensor, grad_raw: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, grad_states: Tensor, grad_exact: Tensor, grad_raw: Tensor
+    ) -> tuple[Tensor | None, ...]:
         spans = ctx.spans
         noise, states, gates, heads, hidden_weight, input_weight, *rest = ctx.saved_tensors
         weights, inner = rest[: len(rest) // 2 + 1], rest[len(rest) // 2 + 1 :]
         backward = BACKWARD[ctx.config.activation]
-        H, X = hidden_weight.shape[1], grad_states.shape[-1] - hidden_weight.shape[1]
+        H, X = hidden_weight.shape[1], grad_exact.shape[-1]
+        S, outputs = H + X, X + grad_raw.shape[-1]
+        to_state = _to_state(hidden_weight, input_weight)
         do, to_below = kernels_between_products(states), [transposed(w) for w in weights]
-        to_hidden, to_x = transposed(hidden_weight), transposed(input_weight[:, :X])
 
         going_on = states[:, : spans[-1].start]
-        grad = torch.empty_like(states)[..., : H + X].copy_(grad_states)
+        grad = grad_states.clone(memory_format=torch.contiguous_format)
+        grad[..., H:S].add_(grad_exact, alpha=_loud(grad.dtype))
         grad_gates = do.slopes(gates, going_on[..., :H])
         grad_inner = [torch.empty_like(before) for before, _ in inner]
-        grad_heads = torch.cat([grad_states[..., H:], grad_raw], dim=-1)
-        spread = torch.sigmoid(heads[..., X:]) * noise if noise is not None and grad_raw.numel() else None
+        grad_heads = torch.zeros_like(heads)
+        spread = None
+        if outputs > X:
+            grad_heads[..., X:outputs] = _louder(grad_raw, heads.dtype)
+            if noise is not None:
+                spread = (torch.sigmoid(heads[..., X:outputs]) * noise).to(heads.dtype)
 
         for d in reversed(range(len(spans))):
             span = spans[d]
-            grad_h, grad_x = grad[:, span, :H], grad[:, span, H:]
+            grad_h, grad_x = grad[:, span, :H], grad[:, span, H:S]
             grad_heads[:, span, :X] = grad_x
             if spread is not None:
-                grad_heads[:, span, X:].addcmul_(grad_x, spread[:, span])
+                grad_heads[:, span, X:outputs].addcmul_(grad_x, spread[:, span])
             layer = grad_heads[:, span]
             for i in reversed(range(len(inner))):
                 layer = backward(
@@ -302,11 +374,9 @@ class OpenLoop(Function):
             add_product(grad_h, layer, to_below[0])
             if d > 0:
                 origin = _going_on(spans, d)
-                below_h, below_x = grad[:, origin, :H], grad[:, origin, H:]
+                below_h, below_x = grad[:, origin, :H], grad[:, origin, H:S]
                 do.retreat(grad_gates[:, origin], gates[:, origin], going_on[:, origin, :H], grad_h, below_h)
-                step = grad_gates[:, origin].flatten(-2)
-                add_product(below_h, step[..., : 3 * H], to_hidden)
-                add_product(below_x, step[..., H:], to_x)
+                to_state(grad[:, origin], grad_gates[:, origin].flatten(-2))
                 if ctx.config.residual:
                     below_x.add_(grad_x)
                 # The rows whose chunk ended one distance earlier were never advanced.
@@ -316,8 +386,23 @@ class OpenLoop(Function):
         layers = [states[..., :H], *(after for _, after in inner)]
         grad_parameters: list[Tensor] = []
         for layer, grad_layer in zip(layers, [*grad_inner, grad_heads], strict=True):
-            grad_parameters += [weight_gradient(layer, grad_layer), grad_layer.sum(dim=1)]
+            grad_parameters += [weight_gradient(layer, grad_layer), bias_gradient(grad_layer)]
         return None, None, grad[:, spans[0], :H], None, None, None, *grad_gru, *grad_parameters
+
+
+def _to_state(hidden_weight: Tensor, input_weight: Tensor) -> Callable[[Tensor, Tensor], object]:
+    """Adds to the gradient of rows [h, x, u] what comes from gates (M, R, 4H): h feeds the first three."""
+    (members, H, _), width = hidden_weight.shape, hidden_weight.shape[1] + input_weight.shape[1]
+    if hidden_weight.is_cuda:  # one launch is faster, although a third of its factors are zero
+        both = hidden_weight.new_zeros(members, 4 * H, width)
+        both[:, : 3 * H, :H], both[:, H:, H:] = hidden_weight.mT, input_weight.mT
+        return lambda below, gates: [add_product(below, gates, both)]
+
+    to_hidden, to_inputs = transposed(hidden_weight), transposed(input_weight)
+    return lambda below, gates: [
+        add_product(below[..., :H], gates[..., : 3 * H], to_hidden),
+        add_product(below[..., H:], gates[..., H:], to_inputs),
+    ]
 
 
 def _going_on(spans: list[slice], d: int) -> slice:
