@@ -1,7 +1,9 @@
 """Compile the kernels of critics and actors, and of gradient steps, for a GPU that need not be here.
 
     python lab/tests/kernels/compile_networks.py 90
+    python lab/tests/kernels/compile_networks.py 90 sums
 
+The latter are those for gradients of other layers.
 Prints for each its name, the registers of a thread, and the bytes that did not fit into them.
 """
 
@@ -18,14 +20,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from dcem_lab.suite.agents import Value, ValueConfig, value_triton
-from dcem_lab.suite.rssm.fast import mlp_triton
+from dcem_lab.suite.rssm.fast import mlp_triton, sums_triton
 from dcem_lab.training import descent_triton
 
 KERNELS = {
     mlp_triton: ("forward_kernel", "backward_kernel", "weights_kernel"),
     value_triton: ("act_kernel", "judge_kernel", "actor_kernel"),
     descent_triton: ("square_kernel", "adam_kernel"),
+    sums_triton: ("parts_kernel", "whole_kernel"),
 }
+TYPES = {torch.float16: "*fp16", torch.float32: "*fp32"}
 CASES = [  # members, rows, inputs, width, outputs and precision
     (5, 512, 80, 256, 101, "tf32"),
     (5, 512, 23, 256, 1, "tf32"),
@@ -33,6 +37,14 @@ CASES = [  # members, rows, inputs, width, outputs and precision
     (5, 256, 24, 128, 101, "tf32"),
     (5, 256, 20, 64, 1, "tf32"),
     (5, 512, 80, 256, 1, "ieee"),
+]
+SUMS = [  # members, rows, inputs, outputs, type and precision
+    (5, 2560, 200, 600, torch.float16, "ieee"),
+    (5, 2560, 296, 200, torch.float16, "ieee"),
+    (5, 2560, 200, 1, torch.float16, "ieee"),
+    (5, 2560, 200, 600, torch.float32, "tf32"),
+    (5, 2560, 200, 1, torch.float32, "tf32"),
+    (5, 2560, 200, 600, torch.float32, "ieee"),
 ]
 launches = []
 
@@ -47,10 +59,13 @@ class Recorder:
         return lambda *args, **kwargs: launches.append((self.kernel, args, kwargs))
 
 
-def launch_all() -> None:
+def record() -> None:
     for module, names in KERNELS.items():
         for name in names:
             setattr(module, name, Recorder(getattr(module, name)))
+
+
+def launch_all() -> None:
     for M, N, X, W, Y, precision in CASES:
         shapes = (M, X, W), (M, W), (M, W, W), (M, W), (M, W, Y), (M, Y)
         parameters = [torch.zeros(shape) for shape in shapes]
@@ -69,9 +84,15 @@ def launch_all() -> None:
     launches[networks:] = between
 
 
+def launch_sums() -> None:
+    for M, N, X, Y, dtype, precision in SUMS:
+        states = torch.zeros(M, N, 296, dtype=dtype)
+        sums_triton.layer_gradients(states[:, :, :X], states.new_zeros(M, N, Y), 1.0, precision)
+
+
 def build(capability: int, kernel, args, kwargs) -> bytes:
     """The machine code of a launch."""
-    options = {"num_warps": kwargs.pop("num_warps", 4)}
+    options = {"num_warps": kwargs.pop("num_warps", 4), "num_stages": kwargs.pop("num_stages", 3)}
     given = dict(zip((p.name for p in kernel.params), args, strict=False)) | kwargs
     signature, constants, aligned = {}, {}, {}
     for i, p in enumerate(kernel.params):
@@ -79,7 +100,7 @@ def build(capability: int, kernel, args, kwargs) -> bytes:
         if p.is_constexpr or value is None:
             signature[p.name], constants[(i,)] = "constexpr", value
         elif isinstance(value, Tensor):
-            signature[p.name], aligned[(i,)] = "*fp32", [["tt.divisibility", 16]]
+            signature[p.name], aligned[(i,)] = TYPES[value.dtype], [["tt.divisibility", 16]]
         else:
             signature[p.name] = "i32" if isinstance(value, int) else "fp32"
     source = ASTSource(kernel, signature, constants, aligned)
@@ -97,6 +118,7 @@ def usage(code: bytes) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    launch_all()
+    record()
+    launch_sums() if "sums" in sys.argv[2:] else launch_all()
     for kernel, args, kwargs in launches:
         print(kernel.__name__, *usage(build(int(sys.argv[1]), kernel, args, kwargs)))

@@ -94,7 +94,6 @@ PRESETS: dict[str, dict[str, object]] = {
         "planner": _SUITE_PLANNER,
         "batch": 32,
         "length": 25,
-        "lr": 3e-4,
         "updates_per_step": 4.0,
         "precision": "float16",
         "value": ValueConfig(batch=256, updates_per_step=32.0, early_share=0.25),

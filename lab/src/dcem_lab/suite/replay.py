@@ -200,23 +200,6 @@ class ReplayBuffer:
         terminated = self._terminated.flatten()[entry][:, None] & (position[:, 1:] == last)
         return Chunk(observations, actions, rewards, terminated, ~after)
 
-    def sample_with_starts(
-        self,
-        batch: int,
-        length: int,
-        generator: torch.Generator | None = None,
-        share: float = 0.0,
-        padded: bool = False,
-    ) -> Chunk:
-        """Like `sample`, but a fraction of the chunks, the last ones, begins an episode."""
-        early = round(share * batch)
-        parts = [
-            self.sample(count, length, generator, where, padded=padded)
-            for count, where in ((batch - early, 0), (early, 1))
-            if count
-        ]
-        return parts[0] if len(parts) == 1 else Chunk(*map(torch.cat, zip(*parts, strict=True)))
-
     def state_dict(self) -> dict[str, Tensor]:
         """The whole state, without unused memory. Reads from the device."""
         return self.cut(self.state_bytes(self.capacity))

@@ -55,6 +55,20 @@ def test_an_update_is_adam_on_the_clipped_gradient_and_then_the_average() -> Non
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_updates_learn_from_different_chunks_a_share_of_which_begins_an_episode() -> None:
+    learner = make_learner(replace(LEARNING, updates_per_step=3.0, early_chunks=0.25))
+    firsts = []
+    for t in range(30):  # observations tell when they were made
+        x = torch.full((2, 2), float(t % 10))
+        learner.replay.add(x, torch.zeros(2, 2), torch.zeros(2), x + 1, torch.full((2,), t % 10 == 9))
+    for _ in range(2):
+        learner.keep_pace()
+        firsts.append(learner._drawn[:, :, 0].clone())
+    assert learner.updates == 6 and learner._next == 3
+    assert len(torch.cat(firsts).unique(dim=0)) == 6
+    assert (torch.cat(firsts)[:, -1] == 0).all() and (torch.cat(firsts)[:, :-1].amax(dim=0) > 0).all()
+
+
 def test_figures_are_means_since_the_last_reading() -> None:
     one, two = make_learner(), make_learner()
     losses = []

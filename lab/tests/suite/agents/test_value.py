@@ -129,7 +129,7 @@ def test_the_last_steps_of_an_episode_are_learned_where_nothing_follows(terminat
         replay.add(x, torch.zeros(1, 1), torch.ones(1), x + 1, last, last & terminated)
     it = learner(replay=replay)
     constant(it, [100.0, 100.0, 100.0])
-    chunk = replay.sample_with_starts(200, 2, it.generator, padded=True)
+    chunk = replay.sample(200, 2, it.generator, padded=True)
     transitions = it.transitions(chunk)
     starts, targets = transitions.x[:, 0], it.targets(transitions)
     found = {int(at): target / 0.5 for at, target in zip(starts, targets.tolist(), strict=True)}
@@ -197,17 +197,6 @@ def test_every_batch_has_its_share_of_beginnings() -> None:
     first = it._drawn[:, :, 0]
     assert first.shape == (3, 32)
     assert (first[:, -8:] <= 4).all() and (first[:, :-8].amax(dim=1) > 30).all()
-
-
-def test_a_share_of_the_batch_begins_an_episode() -> None:
-    replay = ReplayBuffer(1, 200, 2, 1, shortest_episode=20)
-    for t in range(150):
-        replay.add(torch.full((1, 2), float(t % 50)), torch.zeros(1, 1), torch.zeros(1),
-                   torch.full((1, 2), t % 50 + 1.0), torch.tensor([t % 50 == 49]))  # fmt: skip
-    chunk = replay.sample_with_starts(100, 2, Generator().manual_seed(0), 0.25)
-    first = chunk.observations[:, 0, 0]
-    assert first[-25:].max() == 0
-    assert first[:75].max() > 30
 
 
 @pytest.mark.usefixtures("double")

@@ -9,7 +9,7 @@ from torch.distributions import Normal
 
 from dcem_lab.suite.rssm import RSSM, RSSMConfig, multistep_loss
 from dcem_lab.suite.rssm.fast.unroll import Filter, OpenLoop, fast_unroll
-from dcem_lab.suite.rssm.overshoot import blocks
+from dcem_lab.suite.rssm.rows import blocks
 
 X, U = 5, 2
 TINY = {"hidden": 7, "width": 6, "distance": 4}
@@ -24,7 +24,6 @@ RECIPES = {
     "noisy residual": RSSMConfig(**TINY, members=2, residual=True),
     "no memory": RSSMConfig(**TINY, members=2, residual=True, memory=False),
     "linear heads": RSSMConfig(**TINY, layers=0, members=2),
-    "by feature": RSSMConfig(**TINY, predict_std=False, sample=False, loss="feature-rmse", members=2),
     "ending": RSSMConfig(**TINY, members=2, pessimism=0.5, termination=True, scale_rewards=True),
 }  # fmt: skip
 

@@ -8,9 +8,9 @@ import torch
 from torch import Generator, Tensor
 
 from dcem_lab.runs.settings import Settings, setting
-from dcem_lab.suite.replay import ReplayBuffer
+from dcem_lab.suite.replay import Chunk, ReplayBuffer
 from dcem_lab.suite.rssm import RSSM, multistep_loss
-from dcem_lab.training.fit import Fit
+from dcem_lab.training.supplied import Supplied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class LearningConfig(Settings):
     precision: str = setting("float32", among=("float32", "float16"))
 
 
-class ModelLearner(Fit):
+class ModelLearner(Supplied):
     """Fits a model to chunks of the replay buffer and keeps a moving average of its weights."""
 
     average: RSSM
@@ -50,15 +50,21 @@ class ModelLearner(Fit):
     def __init__(
         self, model: RSSM, replay: ReplayBuffer, config: LearningConfig, generator: Generator
     ) -> None:
-        super().__init__(model, config, generator, config.eps, config.update_every)
         self.model, self.replay, self.config = model, replay, config
+        L, n, m = config.length, model.obs_dim, model.action_dim
+        columns = [(L + 1) * n, L * m, L, L, L]  # of a `Chunk`
+        early = config.early_chunks
+        super().__init__(model, config, generator, columns, early, config.eps, config.update_every)
         self.average.normalizer, self.average.reward_scale = model.normalizer, model.reward_scale
 
+    def rows(self, count: int, early: bool) -> Chunk:
+        padded = self.model.config.termination
+        return self.replay.sample(count, self.config.length, self.generator, int(early), padded=padded)
+
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        config, padded = self.config, self.model.config.termination
-        chunk = self.replay.sample_with_starts(
-            config.batch, config.length, self.generator, config.early_chunks, padded=padded
-        )
-        half = config.precision == "float16" and self.replay.device.type == "cuda"
+        observations, actions, *rest = self.take()
+        sizes = self.model.obs_dim, self.model.action_dim
+        steps = (x.unflatten(-1, (-1, n)) for x, n in zip((observations, actions), sizes, strict=True))
+        half = self.config.precision == "float16" and observations.is_cuda
         dtype = torch.float16 if half else None
-        return multistep_loss(self.model, *chunk, generator=self.generator, dtype=dtype)
+        return multistep_loss(self.model, *steps, *rest, generator=self.generator, dtype=dtype)

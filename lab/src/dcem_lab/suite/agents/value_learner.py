@@ -21,7 +21,6 @@ The actor maximises the mean of the critics, with a penalty that keeps it away f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -30,12 +29,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from dcem import capture
 from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.agents.value import KINDS, Value
 from dcem_lab.suite.replay import Chunk, ReplayBuffer
 from dcem_lab.suite.rssm import RSSM
-from dcem_lab.training.fit import Fit
+from dcem_lab.training.supplied import Supplied
 
 try:
     from dcem_lab.suite.agents import value_triton
@@ -135,12 +133,11 @@ class Transitions(NamedTuple):
     pair: Tensor  # (B, 2), two different critics, who judge it
 
 
-class ValueLearner(Fit):
+class ValueLearner(Supplied):
     """Fits critics to targets and an actor to the critics, in one update.
 
-    Experience for all updates of an agent's step is drawn at once: on a GPU, drawing takes as many launches
-    as learning. The model's normaliser says what x is, and imagined targets happen in it; it does not learn
-    here. The generator is on the replay buffer's device.
+    The model's normaliser says what x is, and imagined targets happen in it; it does not learn here. The
+    generator is on the replay buffer's device.
     """
 
     average: Value
@@ -150,48 +147,20 @@ class ValueLearner(Fit):
         self, value: Value, model: RSSM, replay: ReplayBuffer, config: ValueConfig, generator: Generator
     ) -> None:
         self.value, self.model, self.replay, self.config = value, model, replay, config
-        super().__init__(value, config, generator)
         told = value.settings
         behind = model.state_dim if config.targets == "imagined" else told["features"]
         m = told["action_dim"]
-        self._columns = [told["features"], m, 1, behind, 1, m, 2]
-        at_once = max(1, math.ceil(config.updates_per_step))
-        self._drawn = torch.zeros(at_once, config.batch, sum(self._columns), device=replay.device)
-        self._next = torch.zeros(1, dtype=torch.int64, device=replay.device)
-        self._left = 0
-        self._draw = capture(
-            self._draw_anew, changes=[self._drawn, self._next], generator=generator, compile=False
-        )
+        columns = [told["features"], m, 1, behind, 1, m, 2]
+        super().__init__(value, config, generator, columns, config.early_share)
 
-    def update(self) -> None:
-        if self._left == 0:
-            self._draw()
-            self._left = len(self._drawn)
-        self._left -= 1
-        super().update()
-
-    def keep_pace(self) -> None:
-        self._left = 0  # there is new experience
-        super().keep_pace()
-
-    @torch.no_grad()
-    def _draw_anew(self) -> None:
-        config, at_once = self.config, len(self._drawn)
-        early = round(config.early_share * config.batch)
-        parts = []
-        for count, from_start in ((config.batch - early, 0), (early, config.early_steps)):
-            if count:
-                chunk = self.replay.sample(
-                    at_once * count, config.replayed_steps, self.generator, from_start, padded=True
-                )
-                columns = [part if part.ndim == 2 else part.unsqueeze(-1) for part in self.transitions(chunk)]
-                parts.append(torch.cat(columns, dim=-1).unflatten(0, (at_once, count)))
-        self._drawn.copy_(torch.cat(parts, dim=1))
-        self._next.zero_()
+    def rows(self, count: int, early: bool) -> Transitions:
+        from_start = self.config.early_steps if early else 0
+        steps = self.config.replayed_steps
+        return self.transitions(self.replay.sample(count, steps, self.generator, from_start, padded=True))
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         config, value = self.config, self.value
-        x, u, earned, behind, discount, noise, pair = self._take().split(self._columns, dim=-1)
+        x, u, earned, behind, discount, noise, pair = self.take()
         transitions = Transitions(x, u, earned.squeeze(-1), behind, discount.squeeze(-1), noise, pair)
         targets = self.targets(transitions)
         said = value.say(x, u)
@@ -212,7 +181,9 @@ class ValueLearner(Fit):
         config, kernels = self.config, self._kernels
         if kernels is None:
             return super().gradients()
-        found, figures = kernels.gradients(self.value, self.average, self._take(), config.bound, config.calm)
+        found, figures = kernels.gradients(
+            self.value, self.average, self.take_rows(), config.bound, config.calm
+        )
         named = dict(zip(kernels.FIGURES, figures.unbind(), strict=True))
         return [found[parameter] for parameter in self._parameters], named
 
@@ -222,12 +193,6 @@ class ValueLearner(Fit):
         if value_triton is None or self.config.targets != "replay":
             return None
         return value_triton if value_triton.fits(self.value) else None
-
-    def _take(self) -> Tensor:
-        """The transitions of the next update, (B, C)."""
-        rows = self._drawn.index_select(0, self._next).squeeze(0)
-        self._next += 1
-        return rows
 
     @torch.no_grad()
     def transitions(self, chunk: Chunk) -> Transitions:

@@ -24,7 +24,7 @@ from dcem_lab.runs.settings import Settings, setting
 from dcem_lab.suite.rssm.nets import ACTIVATIONS, EnsembleGRU, EnsembleMLP, MemorylessGRU
 from dcem_lab.suite.rssm.normalize import Normalizer, RewardScale
 
-LOSSES = ("nll", "mse", "rmse", "feature-rmse")
+LOSSES = ("nll", "mse", "rmse")
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class RSSMConfig(Settings):
         predict_std: predict a standard deviation for every feature (needs ``loss="nll"``).
         std: minimum predicted standard deviation, or the fixed one with ``predict_std=False``.
         sample: in training, continue from sampled instead of mean observations.
-        loss: negative log-likelihood (nll), or (root) mean squared errors of the means (mse, rmse), or the
-            latter as a mean over features (feature-rmse).
+        loss: negative log-likelihood (nll), or (root) mean squared errors of the means (mse, rmse).
         reward_weight: weight of the reward loss relative to the observation loss.
         distance: D, maximum number of open-loop prediction steps in training.
         members: M, number of models in the ensemble.

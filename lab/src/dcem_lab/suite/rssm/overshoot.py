@@ -15,14 +15,11 @@ short counts up to there: later rows have no weight in the means.
 
 Since x is observed, PlaNet's KL from posterior to prior is, up to a constant, minus the log-likelihood of the
 observation under the prior, and there is no posterior whose gradient would have to be stopped. Gradients flow
-through the rollout and on through h_t into the filter pass.
-
-A chunk's end cuts rollouts short, so rows are ordered by start: those that still have a target at distance d
-are a prefix of those at d − 1. The rows of all distances lie one after another, R in all.
+through the rollout and on through h_t into the filter pass. Rows of all distances, R in all, lie one
+after another (`rows.py`).
 """
 
 import math
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -31,16 +28,7 @@ from torch.nn import functional as F
 from dcem_lab.suite.rssm.fast.unroll import Unrolled, fast_head, fast_unroll
 from dcem_lab.suite.rssm.model import RSSM
 from dcem_lab.suite.rssm.nets import EnsembleMLP
-
-
-def blocks(length: int, chunks: int, distance: int) -> list[slice]:
-    """Where the rows of distance 1 … D lie: (L − d + 1) · B rows each.
-
-    >>> blocks(length=3, chunks=10, distance=2)
-    [slice(0, 30, None), slice(30, 50, None)]
-    """
-    ends = list(accumulate((length - d) * chunks for d in range(distance)))
-    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+from dcem_lab.suite.rssm.rows import blocks, equal_shares, shares, targets
 
 
 def plain_unroll(
@@ -96,8 +84,7 @@ def multistep_loss(
     """The loss of this module's head on a batch of chunks, summed over the members (each learns as if alone).
 
     With ``config.loss`` "mse" the log-likelihoods become mean squared errors of features and reward, with
-    "rmse" their square roots at each distance, so that near and far predictions weigh alike, and with
-    "feature-rmse" those of each feature, so that unpredictable ones do not drown the others. Nothing here
+    "rmse" their square roots at each distance, so that near and far predictions weigh alike. Nothing here
     waits for the device or depends on values: a whole update can be captured as a CUDA graph.
 
     Args:
@@ -139,36 +126,38 @@ def multistep_loss(
         mean = mean - std * noise
     ends = model.termination_head
     reward = _head(model.reward_head, states, fast)
-    weights = None if ends is None or valid is None else _targets(valid.transpose(0, 1).to(x.dtype), D)
+    share = equal_shares(*r.shape, D, r.device, r.dtype)
+    if ends is not None and valid is not None:
+        share = shares(valid.transpose(0, 1).to(r.dtype), D)
 
-    obs_error = (torch.cat([x[d:].flatten(0, 1) for d in range(1, D + 1)]) - mean).square()
-    reward_error = (_targets(r, D) - reward).square()
+    obs_error = (targets(x[1:], D) - mean).square()
+    reward_error = (targets(r, D) - reward).square()
     squared = torch.stack([obs_error.mean(dim=-1), reward_error])
     if config.loss == "nll":
         obs_nll = (0.5 * obs_error / std.square() + std.log()).sum(dim=-1)
         obs_nll = obs_nll + 0.5 * model.features * math.log(2 * math.pi)
         reward_nll = 0.5 * reward_error + 0.5 * math.log(2 * math.pi)
-        table = _per_distance(torch.stack([obs_nll, reward_nll]), spans, weights)
-        errors = _per_distance(squared.detach(), spans, weights)
+        table = _per_distance(torch.stack([obs_nll, reward_nll]), share)
+        errors = _per_distance(squared.detach(), share)
     else:
-        errors = _per_distance(squared, spans, weights)
-        table = errors if config.loss == "mse" else _root(errors)
+        errors = _per_distance(squared, share)
+        # As in the planner's cost, the square root needs a finite slope at zero.
+        table = errors if config.loss == "mse" else (errors + torch.finfo(errors.dtype).tiny).sqrt()
     obs_loss, reward_loss = table.mean(dim=-1)
-    if config.loss == "feature-rmse":
-        obs_loss = _root(_per_distance(obs_error.movedim(-1, 0), spans, weights)).mean(dim=(0, -1))
     loss = obs_loss + config.reward_weight * reward_loss
     parts = {"obs_loss": obs_loss, "reward_loss": reward_loss}
     if ends is not None:
         happened = torch.zeros_like(r) if terminated is None else terminated.transpose(0, 1).to(r.dtype)
         logits = _head(ends, states, fast)
         entropy = F.binary_cross_entropy_with_logits(
-            logits, _targets(happened, D).expand_as(logits), reduction="none"
+            logits, targets(happened, D).expand_as(logits), reduction="none"
         )
-        parts["termination_loss"] = _per_distance(entropy.unsqueeze(0), spans, weights)[0].mean(dim=-1)
+        parts["termination_loss"] = _per_distance(entropy, share).mean(dim=-1)
         loss = loss + parts["termination_loss"]
 
     rmse = errors.detach().mean(dim=1).sqrt()
-    metrics = {name: value.detach().mean() for name, value in {"loss": loss, **parts}.items()}
+    means = torch.stack([loss, *parts.values()]).detach().mean(dim=-1)
+    metrics = dict(zip(["loss", *parts], means.unbind(), strict=True))
     for d in {1, D}:
         metrics[f"obs_rmse/{d}"], metrics[f"reward_rmse/{d}"] = rmse[:, d - 1]
     return loss.sum(), metrics
@@ -179,23 +168,9 @@ def _head(head: EnsembleMLP, states: Tensor, fast: bool) -> Tensor:
     return (fast_head(head, states) if fast else head(states)).squeeze(-1)
 
 
-def _root(squared: Tensor) -> Tensor:
-    """The square root, with a finite slope at zero, as in the planner's cost."""
-    return (squared + torch.finfo(squared.dtype).tiny).sqrt()
-
-
-def _targets(steps: Tensor, distance: int) -> Tensor:
-    """(L, B) → (R,), as the rows of all distances come: at distance d from t, that of step t + d − 1."""
-    return torch.cat([steps[d:].flatten() for d in range(distance)])
-
-
-def _per_distance(errors: Tensor, spans: list[slice], weights: Tensor | None) -> Tensor:
-    """Means over the rows of each distance, weighted by (R,) if given: (..., M, R) → (..., M, D)."""
-    sizes = [span.stop - span.start for span in spans]
-    if weights is None:
-        return torch.stack([part.mean(dim=-1) for part in errors.split(sizes, dim=-1)], dim=-1)
-    parts = zip((errors * weights).split(sizes, dim=-1), weights.split(sizes), strict=True)
-    return torch.stack([part.sum(dim=-1) / weight.sum().clamp(min=1) for part, weight in parts], dim=-1)
+def _per_distance(errors: Tensor, share: Tensor) -> Tensor:
+    """Means over the rows of each distance: (..., M, R) → (..., M, D), with the shares (R, D) of `rows`."""
+    return (errors.unsqueeze(-1) * share).sum(dim=-2)
 
 
 def _check(model: RSSM, obs: Tensor, actions: Tensor, **steps: Tensor | None) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor
 DEVICES: tuple[str, ...] = ("cuda",)  # tests and benchmarks change this
 WIDTHS = (64, 128, 256)  # of the hidden layers: a program holds whole rows of them
 OUTPUTS = 128  # at most: it holds a row of those, too
-FEW = 1024  # rows of all members: smaller tiles, so that more multiprocessors have one
+TILE = 16  # rows of a program: more of them would leave multiprocessors idle
 BLOCK = 32  # numbers of a sum that are in work at a time
 MOST = 2**31 - 1  # blocks of any sum: where the compiler knows how many, it unrolls, out of registers
 TALL, WIDE = 32, 64  # of a weight's gradient: below 64 rows, Triton's products need no transposed copies
@@ -53,14 +53,13 @@ def forward(x: Tensor, parameters: Sequence[Tensor], precision: str) -> tuple[Te
     """Outputs (M, N, Y), and of both LayerNorms n (2, M, N, W) and 1 / σ (2, M, N)."""
     x, parameters = _in_rows(x), [p.contiguous() for p in parameters]
     M, N, _ = x.shape
-    sizes, tile = _sizes(parameters, precision), _tile(x)
+    sizes = _sizes(parameters, precision)
     out, kept = x.new_empty(M, N, sizes["Y"]), x.new_empty(2, M, N, sizes["W"])
     rates = x.new_empty(2, M, N)
     with torch.cuda.device_of(x):
-        forward_kernel[triton.cdiv(N, tile), M](
-            x, *parameters, kept, rates, out, N, x.stride(0), x.stride(1), MOST,
-            **sizes, TILE=tile, num_warps=_warps(sizes["W"]),
-        )  # fmt: skip
+        forward_kernel[triton.cdiv(N, TILE), M](
+            x, *parameters, kept, rates, out, N, x.stride(0), x.stride(1), MOST, **sizes, TILE=TILE
+        )
     return out, kept, rates
 
 
@@ -73,15 +72,14 @@ def backward(
     Those of the parameters are from the first rows of each member, this many, or all.
     """
     above, x, parameters = above.contiguous(), _in_rows(x), [p.contiguous() for p in parameters]
-    (M, N, X), sizes, tile = x.shape, _sizes(parameters, precision), _tile(x)
+    (M, N, X), sizes = x.shape, _sizes(parameters, precision)
     before = torch.empty_like(kept)
     gx = x.new_empty(M, N, X) if of_x else None
     gradients: list[Tensor | None] = [torch.empty_like(p) if of_parameters else None for p in parameters]
     with torch.cuda.device_of(x):
-        backward_kernel[triton.cdiv(N, tile), M](
-            above, *parameters[::2], kept, rates, before, gx, N, MOST,
-            **sizes, TILE=tile, OF_X=of_x, num_warps=_warps(sizes["W"]),
-        )  # fmt: skip
+        backward_kernel[triton.cdiv(N, TILE), M](
+            above, *parameters[::2], kept, rates, before, gx, N, MOST, **sizes, TILE=TILE, OF_X=of_x
+        )
         if of_parameters:
             tiles = [triton.cdiv(p.shape[1], TALL) * triton.cdiv(p.shape[2], WIDE) for p in parameters[::2]]
             weights_kernel[sum(tiles), M](
@@ -99,14 +97,6 @@ def _sizes(parameters: Sequence[Tensor], precision: str) -> dict[str, Any]:
     (_, X, W), Y = parameters[0].shape, parameters[4].shape[-1]
     pad = max(triton.next_power_of_2(Y), 16)
     return {"X": X, "W": W, "Y": Y, "PAD": pad, "BLOCK": BLOCK, "PRECISION": precision}
-
-
-def _tile(x: Tensor) -> int:
-    return 16 if x.shape[0] * x.shape[1] <= FEW else 32
-
-
-def _warps(width: int) -> int:
-    return 8 if width > 128 else 4
 
 
 @triton.jit

@@ -14,7 +14,7 @@ What makes it fast:
 Data (observations, actions, noise) gets no gradient, and there are no second derivatives.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,11 +24,14 @@ from torch.nn import functional as F
 
 from dcem_lab.suite.rssm.fast.products import add_product, affine, product, transposed
 from dcem_lab.suite.rssm.nets import BACKWARD
+from dcem_lab.suite.rssm.rows import targets
 
 try:
     from dcem_lab.suite.rssm.fast import gru_triton as fused
+    from dcem_lab.suite.rssm.fast import mlp_triton
+    from dcem_lab.suite.rssm.fast import sums_triton as sums
 except ImportError:  # Triton is not installed
-    fused = None  # type: ignore[assignment]
+    fused = mlp_triton = sums = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from dcem_lab.suite.rssm.model import RSSM, RSSMConfig
@@ -89,8 +92,13 @@ def _louder(grad: Tensor, dtype: torch.dtype) -> Tensor:
     return grad if grad.dtype == dtype else (grad * _loud(dtype)).to(dtype)
 
 
-def _alike(dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
-    return tuple(p.to(dtype) for p in parameters)
+def _alike(dtype: torch.dtype, *parameters: Tensor) -> Sequence[Tensor]:
+    """The parameters in this type, in one launch."""
+    if all(p.dtype == dtype for p in parameters):
+        return parameters
+    rounded = [torch.empty_like(p, dtype=dtype) for p in parameters]
+    torch._foreach_copy_(rounded, parameters)
+    return rounded
 
 
 class Plain:
@@ -208,28 +216,27 @@ class Filter(Function):
 def _gru_gradients(hidden: Tensor, inputs: Tensor, grad_gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of hidden_weight, input_weight and bias, from rows (M, R, H), (M, R, X + U) and (M, R, 4H)."""
     H = hidden.shape[-1]
-    of_hidden, of_inputs = grad_gates[..., : 3 * H], grad_gates[..., H:]
-    return weight_gradient(hidden, of_hidden), weight_gradient(inputs, of_inputs), bias_gradient(grad_gates)
+    of_hidden, of_first = layer_gradients(hidden, grad_gates[..., : 3 * H])
+    of_inputs, of_last = layer_gradients(inputs, grad_gates[..., H:])
+    return of_hidden, of_inputs, torch.cat([of_first[:, :H], of_last], dim=-1)
 
 
-def bias_gradient(grad: Tensor) -> Tensor:
-    """Σ grad over rows (M, R, o): (M, o); see `weight_gradient`."""
-    if grad.dtype == torch.float16:
-        return grad.sum(dim=1, dtype=torch.float32) / LOUD
-    return grad.sum(dim=1)
+def layer_gradients(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Of weight (M, i, o) and bias (M, o), for rows (M, R, i) and (M, R, o); not in half precision."""
+    if sums is not None and sums.fits(x, grad):
+        return sums.layer_gradients(x, grad, 1 / _loud(x.dtype), mlp_triton.precision())
+    if x.dtype == torch.float16:
+        x, grad = x.float(), grad.float() / LOUD
+    return weight_gradient(x, grad), grad.sum(dim=1)
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o); from half precision in single, and not louder."""
-    half = x.dtype == torch.float16
+    """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o)."""
     if not x.is_cuda:
-        return product(x.float().mT, grad.float()) / LOUD if half else product(x.mT, grad)
+        return product(x.mT, grad)
     # Few results, each a sum over very many rows: in one piece it would leave most of the device idle.
     parts = max(n for n in range(1, max(x.shape[1] // 256, 1) + 1) if x.shape[1] % n == 0 and n <= 40)
     of_members = zip(x.unflatten(1, (parts, -1)), grad.unflatten(1, (parts, -1)), strict=True)
-    if half:
-        sums = [torch.bmm(a.mT, b, out_dtype=torch.float32).sum(dim=0) for a, b in of_members]
-        return torch.stack(sums) / LOUD
     return torch.stack([torch.bmm(a.mT, b).sum(dim=0) for a, b in of_members])
 
 
@@ -238,8 +245,8 @@ class Head(Function):
 
     @staticmethod
     def forward(ctx: Any, activation: str, x: Tensor, *parameters: Tensor) -> Tensor:
-        outside, parameters = parameters[0].dtype, _alike(x.dtype, *parameters)
-        weights, biases, layers = parameters[::2], parameters[1::2], [x]
+        outside, inside = parameters[0].dtype, _alike(x.dtype, *parameters)
+        weights, biases, layers = inside[::2], inside[1::2], [x]
         befores = inner_layers(layers, list(zip(weights, biases, strict=True)), activation)
         ctx.activation = activation
         ctx.save_for_backward(*weights, *layers, *befores)
@@ -255,7 +262,7 @@ class Head(Function):
         backward = BACKWARD[ctx.activation]
         grad, gradients = _louder(grad, layers[0].dtype), list[Tensor]()
         for i in reversed(range(n)):
-            gradients[:0] = [weight_gradient(layers[i], grad), bias_gradient(grad)]
+            gradients[:0] = layer_gradients(layers[i], grad)
             grad = product(grad, transposed(weights[i]))
             if i > 0:
                 grad = backward(grad, befores[i - 1], torch.empty_like(grad))
@@ -285,9 +292,9 @@ class OpenLoop(Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         do = kernels_between_products(hidden)
-        hidden_weight, input_weight, bias = _alike(hidden.dtype, hidden_weight, input_weight, bias)
-        parameters = _alike(hidden.dtype, *parameters)
-        weights, biases = parameters[::2], parameters[1::2]
+        gru = (hidden_weight, input_weight, bias)
+        hidden_weight, input_weight, bias, *head = _alike(hidden.dtype, *gru, *parameters)
+        weights, biases = head[::2], head[1::2]
         (members, _, H), X, rows = hidden.shape, start.shape[-1], spans[-1].stop
         S, outputs = H + X, 2 * X if config.predict_std else X
         states = hidden.new_empty(members, rows, H + input_weight.shape[1])
@@ -299,9 +306,7 @@ class OpenLoop(Function):
         # multiplied with zeros, and so has to be finite.
         actions = F.pad(actions, (0, 0, 0, 0, 0, 1))
         states[:, spans[-1].start :, S:] = 0
-        if len(spans) > 1:
-            following = [actions[d:].flatten(0, 1) for d in range(1, len(spans))]
-            states[:, : spans[-1].start, S:] = torch.cat(following)
+        states[:, : spans[-1].start, S:] = targets(actions[1:], len(spans) - 1)
 
         previous = start.expand(members, -1, -1)
         for d, span in enumerate(spans):
@@ -386,7 +391,7 @@ class OpenLoop(Function):
         layers = [states[..., :H], *(after for _, after in inner)]
         grad_parameters: list[Tensor] = []
         for layer, grad_layer in zip(layers, [*grad_inner, grad_heads], strict=True):
-            grad_parameters += [weight_gradient(layer, grad_layer), bias_gradient(grad_layer)]
+            grad_parameters += layer_gradients(layer, grad_layer)
         return None, None, grad[:, spans[0], :H], None, None, None, *grad_gru, *grad_parameters
 
 
