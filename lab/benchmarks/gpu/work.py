@@ -245,9 +245,9 @@ def _update(name: str, config: RSSMConfig) -> list[Row]:
     kept = 4 * config.hidden + model.member_dim + 2 * 2 * config.layers * config.width
     moved = 2 * 4.0 * imagined * kept * config.members
 
-    def ms(fast: bool) -> float:
+    def ms(fast: bool, dtype: torch.dtype | None = None) -> float:
         def run() -> None:
-            loss, _ = multistep_loss(model, obs, actions, rewards, fast=fast)
+            loss, _ = multistep_loss(model, obs, actions, rewards, fast=fast, dtype=dtype)
             torch.autograd.grad(loss, parameters)
 
         return median_ms(as_graph(run))
@@ -259,6 +259,8 @@ def _update(name: str, config: RSSMConfig) -> list[Row]:
                 Row(f"{name}, {unit}", "fast, captured", ms(True), moved, flop, unit),
                 Row(f"{name}, {unit}", "plain autograd, captured", ms(False), moved, flop, unit),
             ]
+    half = ms(True, torch.float16)
+    rows.append(Row(f"{name}, tf32", "fast, activations in half precision", half, moved / 2, flop, "bf16"))
     return rows
 
 

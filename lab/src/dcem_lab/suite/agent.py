@@ -95,7 +95,6 @@ PRESETS: dict[str, dict[str, object]] = {
         "batch": 32,
         "length": 25,
         "updates_per_step": 4.0,
-        "precision": "float16",
         "value": ValueConfig(batch=256, updates_per_step=32.0, early_share=0.25),
         "loop": StepLoopConfig(env_steps=500_000, n_workers=2, eval_every=100_000, eval_episodes=16),
     },
