@@ -1,6 +1,7 @@
 """Gradient steps on batches that are drawn in advance, for all updates of an agent's step at once.
 
-On a GPU, drawing a batch takes as many launches as learning from it.
+On a GPU, drawing a batch takes as many launches as learning from it. Where updates come in rounds of several
+steps, a round draws as often as there were steps.
 """
 
 import math

@@ -177,6 +177,22 @@ def test_half_precision_is_close(recipe):
         assert ((half - exact).norm() / exact.norm()).item() < 0.02
 
 
+def test_an_outlier_is_within_half_precision():
+    model = make(dataclasses.replace(RECIPES["robust"], normalize=False, hidden=24, width=16)).float()
+    obs, *rest = (x.float() for x in chunks(count=64, length=40))
+    obs[0, 20] = 200.0
+    loss, _ = multistep_loss(model, obs, *rest, dtype=torch.float16)
+    of_few = torch.autograd.grad(100 * loss, list(model.parameters()))  # as of a hundredth of the chunks
+    assert all(g.isfinite().all() for g in of_few)
+
+
+def test_inference_does_not_stand_in_the_way_of_training():
+    model, data = make(RECIPES["means"]), chunks(count=7, length=11)  # a size that nothing else has
+    with torch.inference_mode():
+        multistep_loss(model, *data)
+    multistep_loss(model, *data)[0].backward()
+
+
 def test_small_changes_are_not_lost_in_half_precision():
     """A prediction is its observation plus a change: the sum keeps more digits than half precision has."""
     model = make(RECIPES["means"]).float()
@@ -331,6 +347,14 @@ def test_shape_errors():
         multistep_loss(model, obs, actions, rewards[:, 1:])
     with pytest.raises(ValueError, match=r"obs must hold at least distance=4 steps, got 3"):
         multistep_loss(model, obs[:, :4], actions[:, :3], rewards[:, :3])
+    with pytest.raises(
+        ValueError, match=r"dtype must be None, or float16 for fast steps, got torch.bfloat16"
+    ):
+        multistep_loss(model, obs, actions, rewards, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"dtype must be None, or float16 for fast steps"):
+        multistep_loss(model, obs, actions, rewards, dtype=torch.float16, fast=False)
+    with pytest.raises(ValueError, match=r"obs must be in single or double precision"):
+        multistep_loss(model, obs.half(), actions, rewards)
 
 
 @pytest.mark.gpu

@@ -26,7 +26,8 @@ class LearningConfig(Settings):
         early_chunks: fraction of the chunks that are the beginning of an episode.
         update_every: steps of all environments between rounds of updates: 1 to interleave updates with steps,
             the length of an episode to alternate between collecting and learning.
-        precision: of activations in updates: float32, or float16, which is faster and means float32 on a CPU.
+        precision: of activations in updates: float32, or float16, for normalised observations on a GPU. On a
+            CPU float16 means float32.
     """
 
     updates_per_step: float = setting(1.0, least=0)

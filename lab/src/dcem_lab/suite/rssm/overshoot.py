@@ -110,6 +110,10 @@ def multistep_loss(
     >>> loss.backward()
     """
     config, D = model.config, model.config.distance
+    if dtype not in (None, torch.float16) or (dtype is not None and not fast):
+        raise ValueError(f"dtype must be None, or float16 for fast steps, got {dtype}")
+    if obs.dtype == torch.float16:
+        raise ValueError("obs must be in single or double precision: dtype=float16 is for activations")
     _check(model, obs, actions, rewards=rewards, terminated=terminated, valid=valid)
     x = model.normalizer.encode(obs).transpose(0, 1)
     u, r = actions.transpose(0, 1), model.reward_scale.encode(rewards).transpose(0, 1)

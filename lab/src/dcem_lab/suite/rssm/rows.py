@@ -2,10 +2,10 @@
 
 A chunk's end cuts rollouts short, so rows are ordered by start: those that still have a target at distance d
 are a prefix of those at d − 1. Means and targets of all rows take one operation each, not one per distance:
-on a GPU, launches are what they cost.
+on a GPU, their cost is in the launches.
 """
 
-from functools import lru_cache
+from functools import cache
 from itertools import accumulate
 
 import torch
@@ -44,20 +44,24 @@ def shares(counted: Tensor, distance: int) -> Tensor:
     return apart / apart.sum(dim=0).clamp(min=1)
 
 
-@lru_cache
+# Kept for ever, since captured graphs read them, and fit for training even if inference asked first.
+@cache
+@torch.inference_mode(False)
 def equal_shares(length: int, chunks: int, distance: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """`shares` where all steps count."""
     return shares(torch.ones(length, chunks, device=device, dtype=dtype), distance)
 
 
-@lru_cache
+@cache
+@torch.inference_mode(False)
 def _places(length: int, chunks: int, distance: int, device: torch.device) -> Tensor:
     parts = [torch.arange(d * chunks, length * chunks, device=device) for d in range(distance)]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device=device)
 
 
-@lru_cache
+@cache
+@torch.inference_mode(False)
 def _apart(length: int, chunks: int, distance: int, device: torch.device) -> Tensor:
-    spans = blocks(length, chunks, distance)
-    of_row = torch.cat([torch.full((s.stop - s.start,), d) for d, s in enumerate(spans)])
-    return torch.nn.functional.one_hot(of_row, distance).to(device)
+    rows = torch.arange(blocks(length, chunks, distance)[-1].stop, device=device).unsqueeze(-1)
+    starts, ends = zip(*((span.start, span.stop) for span in blocks(length, chunks, distance)), strict=True)
+    return (rows >= torch.tensor(starts, device=device)) & (rows < torch.tensor(ends, device=device))

@@ -20,7 +20,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
 from dcem_lab.suite.rssm.fast.engine import Imagination, Weights, last_states, total_cost
-from dcem_lab.suite.rssm.fast.unroll import inner_layers, kernels_between_products, weight_gradient
+from dcem_lab.suite.rssm.fast.unroll import inner_layers, kernels_between_products, layer_gradients
 from dcem_lab.suite.rssm.model import RSSM
 from dcem_lab.suite.rssm.nets import ACTIVATIONS, BACKWARD, network
 
@@ -227,8 +227,8 @@ def _through_head(
     for i in reversed(range(len(head))):
         if any(wanted):
             true = layer.to(size.dtype) * size.repeat(grad.shape[1]).unsqueeze(-1)
-            of_weight = weight_gradient(layers[i].to(size.dtype), true)
-            to_head[:0] = [*_unpadded(model, i, of_weight, true.sum(dim=1), weights.hidden.shape[1])]
+            found = layer_gradients(layers[i].to(size.dtype), true)
+            to_head[:0] = [*_unpadded(model, i, *found, weights.hidden.shape[1])]
         if i == 0:
             torch.bmm(layer, head[0][0].mT, out=to_rows[:, 1:].flatten(1, 2))
         else:

@@ -222,15 +222,15 @@ def _gru_gradients(hidden: Tensor, inputs: Tensor, grad_gates: Tensor) -> tuple[
 
 
 def layer_gradients(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Of weight (M, i, o) and bias (M, o), for rows (M, R, i) and (M, R, o); not in half precision."""
+    """Of weight (M, i, o) and bias (M, o), for rows (M, R, i) and (M, R, o): float32 if these are float16."""
     if sums is not None and sums.fits(x, grad):
         return sums.layer_gradients(x, grad, 1 / _loud(x.dtype), mlp_triton.precision())
     if x.dtype == torch.float16:
         x, grad = x.float(), grad.float() / LOUD
-    return weight_gradient(x, grad), grad.sum(dim=1)
+    return _weight_gradient(x, grad), grad.sum(dim=1)
 
 
-def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o)."""
     if not x.is_cuda:
         return product(x.mT, grad)
