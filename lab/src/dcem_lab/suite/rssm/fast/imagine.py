@@ -20,7 +20,8 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
 from dcem_lab.suite.rssm.fast.engine import Imagination, Weights, last_states, total_cost
-from dcem_lab.suite.rssm.fast.unroll import inner_layers, kernels_between_products, layer_gradients
+from dcem_lab.suite.rssm.fast.gradients import layer_gradients
+from dcem_lab.suite.rssm.fast.unroll import inner_layers, kernels_between_products
 from dcem_lab.suite.rssm.model import RSSM
 from dcem_lab.suite.rssm.nets import ACTIVATIONS, BACKWARD, network
 

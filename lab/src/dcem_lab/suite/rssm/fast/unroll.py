@@ -7,14 +7,13 @@ What makes it fast:
   long buffer, and each weight's gradient is a single matrix product over all steps.
 - A rollout's first hidden state is the filter's next one (both saw the true observation): it comes for free.
 - On a CUDA device, what lies between two matrix products is one kernel (`gru_triton.py`).
-- Activations can be in half precision. Its ten bits are what TF32 keeps of a factor, but products are twice
-  as fast. Predicted changes are added to observations in single precision, and weights' gradients are sums in
-  single precision. The gradients of numbers in half precision are multiplied by `LOUD`: they would vanish.
+- Activations can be in half precision. Its ten bits are what TF32 keeps of a factor, but tensor cores
+  multiply it twice as fast. Predicted changes are added to observations in single precision.
 
 Data (observations, actions, noise) gets no gradient, and there are no second derivatives.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,24 +21,21 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 from torch.nn import functional as F
 
+from dcem_lab.suite.rssm.fast.gradients import alike, layer_gradients, loud, louder
 from dcem_lab.suite.rssm.fast.products import add_product, affine, product, transposed
 from dcem_lab.suite.rssm.nets import BACKWARD
 from dcem_lab.suite.rssm.rows import targets
 
 try:
     from dcem_lab.suite.rssm.fast import gru_triton as fused
-    from dcem_lab.suite.rssm.fast import mlp_triton
-    from dcem_lab.suite.rssm.fast import sums_triton as sums
 except ImportError:  # Triton is not installed
-    fused = mlp_triton = sums = None  # type: ignore[assignment]
+    fused = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from dcem_lab.suite.rssm.model import RSSM, RSSMConfig
     from dcem_lab.suite.rssm.nets import EnsembleMLP
 
 aten = torch.ops.aten
-LOUD = 2.0**12
-"""A loss is a mean over so many numbers that its gradients are too small for half precision."""
 
 
 class Unrolled(NamedTuple):
@@ -80,25 +76,6 @@ def fast_head(network: "EnsembleMLP", states: Tensor) -> Tensor:
 
 def _aligned(dtype: torch.dtype) -> int:
     return 16 // dtype.itemsize
-
-
-def _loud(dtype: torch.dtype) -> float:
-    """How much larger the gradients of numbers of this type are."""
-    return LOUD if dtype == torch.float16 else 1.0
-
-
-def _louder(grad: Tensor, dtype: torch.dtype) -> Tensor:
-    """A gradient from outside, as that of numbers of this type."""
-    return grad if grad.dtype == dtype else (grad * _loud(dtype)).to(dtype)
-
-
-def _alike(dtype: torch.dtype, *parameters: Tensor) -> Sequence[Tensor]:
-    """The parameters in this type, in one launch."""
-    if all(p.dtype == dtype for p in parameters):
-        return parameters
-    rounded = [torch.empty_like(p, dtype=dtype) for p in parameters]
-    torch._foreach_copy_(rounded, parameters)
-    return rounded
 
 
 class Plain:
@@ -184,7 +161,7 @@ class Filter(Function):
         ctx: Any, inputs: Tensor, hidden_weight: Tensor, input_weight: Tensor, bias: Tensor
     ) -> Tensor:
         do = kernels_between_products(inputs)
-        hidden_weight, input_weight, bias = _alike(inputs.dtype, hidden_weight, input_weight, bias)
+        hidden_weight, input_weight, bias = alike(inputs.dtype, hidden_weight, input_weight, bias)
         (members, H, _), (length, chunks, _) = hidden_weight.shape, inputs.shape
         inputs = inputs.flatten(0, 1).expand(members, -1, -1)
         gates = inputs.new_empty(members, length * chunks, 4 * H)
@@ -221,31 +198,12 @@ def _gru_gradients(hidden: Tensor, inputs: Tensor, grad_gates: Tensor) -> tuple[
     return of_hidden, of_inputs, torch.cat([of_first[:, :H], of_last], dim=-1)
 
 
-def layer_gradients(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Of weight (M, i, o) and bias (M, o), for rows (M, R, i) and (M, R, o): float32 if these are float16."""
-    if sums is not None and sums.fits(x, grad):
-        return sums.layer_gradients(x, grad, 1 / _loud(x.dtype), mlp_triton.precision())
-    if x.dtype == torch.float16:
-        x, grad = x.float(), grad.float() / LOUD
-    return _weight_gradient(x, grad), grad.sum(dim=1)
-
-
-def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """xᵀ grad for rows (M, R, i) and (M, R, o): (M, i, o)."""
-    if not x.is_cuda:
-        return product(x.mT, grad)
-    # Few results, each a sum over very many rows: in one piece it would leave most of the device idle.
-    parts = max(n for n in range(1, max(x.shape[1] // 256, 1) + 1) if x.shape[1] % n == 0 and n <= 40)
-    of_members = zip(x.unflatten(1, (parts, -1)), grad.unflatten(1, (parts, -1)), strict=True)
-    return torch.stack([torch.bmm(a.mT, b).sum(dim=0) for a, b in of_members])
-
-
 class Head(Function):
     """`EnsembleMLP.forward`: (M, R, in) and weight, bias, weight, bias … → (M, R, out) of their type."""
 
     @staticmethod
     def forward(ctx: Any, activation: str, x: Tensor, *parameters: Tensor) -> Tensor:
-        outside, inside = parameters[0].dtype, _alike(x.dtype, *parameters)
+        outside, inside = parameters[0].dtype, alike(x.dtype, *parameters)
         weights, biases, layers = inside[::2], inside[1::2], [x]
         befores = inner_layers(layers, list(zip(weights, biases, strict=True)), activation)
         ctx.activation = activation
@@ -260,7 +218,7 @@ class Head(Function):
         n = (len(saved) + 1) // 3
         weights, layers, befores = saved[:n], saved[n : 2 * n], saved[2 * n :]
         backward = BACKWARD[ctx.activation]
-        grad, gradients = _louder(grad, layers[0].dtype), list[Tensor]()
+        grad, gradients = louder(grad, layers[0].dtype), list[Tensor]()
         for i in reversed(range(n)):
             gradients[:0] = layer_gradients(layers[i], grad)
             grad = product(grad, transposed(weights[i]))
@@ -293,7 +251,7 @@ class OpenLoop(Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         do = kernels_between_products(hidden)
         gru = (hidden_weight, input_weight, bias)
-        hidden_weight, input_weight, bias, *head = _alike(hidden.dtype, *gru, *parameters)
+        hidden_weight, input_weight, bias, *head = alike(hidden.dtype, *gru, *parameters)
         weights, biases = head[::2], head[1::2]
         (members, _, H), X, rows = hidden.shape, start.shape[-1], spans[-1].stop
         S, outputs = H + X, 2 * X if config.predict_std else X
@@ -355,13 +313,13 @@ class OpenLoop(Function):
 
         going_on = states[:, : spans[-1].start]
         grad = grad_states.clone(memory_format=torch.contiguous_format)
-        grad[..., H:S].add_(grad_exact, alpha=_loud(grad.dtype))
+        grad[..., H:S].add_(grad_exact, alpha=loud(grad.dtype))
         grad_gates = do.slopes(gates, going_on[..., :H])
         grad_inner = [torch.empty_like(before) for before, _ in inner]
         grad_heads = torch.zeros_like(heads)
         spread = None
         if outputs > X:
-            grad_heads[..., X:outputs] = _louder(grad_raw, heads.dtype)
+            grad_heads[..., X:outputs] = louder(grad_raw, heads.dtype)
             if noise is not None:
                 spread = (torch.sigmoid(heads[..., X:outputs]) * noise).to(heads.dtype)
 
