@@ -23,7 +23,7 @@ class Supplied(Fit):
         network, generator, eps, update_every: as for `Fit`.
         config: as for `Fit`, with batch, the number of rows.
         columns: numbers in each part of a row.
-        early: share of the batch that is `early_rows`.
+        early: share of the batch that is drawn as early `rows`.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Supplied(Fit):
     def rows(self, count: int, early: bool) -> Iterable[Tensor]:
         """The parts of so many rows, (count, ...) each. Early ones are rare, and wanted more often."""
 
-    def take(self) -> list[Tensor]:
+    def take(self) -> Sequence[Tensor]:
         """The parts of the next batch, (B, columns) each. May be captured."""
-        return list(self.take_rows().split(self._columns, dim=-1))
+        return self.take_rows().split(self._columns, dim=-1)
 
     def take_rows(self) -> Tensor:
         """The next batch, (B, sum of the columns). May be captured."""

@@ -62,6 +62,5 @@ def _places(length: int, chunks: int, distance: int, device: torch.device) -> Te
 @cache
 @torch.inference_mode(False)
 def _apart(length: int, chunks: int, distance: int, device: torch.device) -> Tensor:
-    rows = torch.arange(blocks(length, chunks, distance)[-1].stop, device=device).unsqueeze(-1)
-    starts, ends = zip(*((span.start, span.stop) for span in blocks(length, chunks, distance)), strict=True)
-    return (rows >= torch.tensor(starts, device=device)) & (rows < torch.tensor(ends, device=device))
+    of_rows = [torch.full(((length - d) * chunks,), d, device=device) for d in range(distance)]
+    return torch.cat(of_rows).unsqueeze(-1) == torch.arange(distance, device=device)

@@ -12,10 +12,9 @@ from torch import Tensor
 from dcem_lab.suite.rssm.fast.products import product
 
 try:
-    from dcem_lab.suite.rssm.fast import mlp_triton
     from dcem_lab.suite.rssm.fast import sums_triton as sums
 except ImportError:  # Triton is not installed
-    mlp_triton = sums = None  # type: ignore[assignment]
+    sums = None  # type: ignore[assignment]
 
 LOUD = 2.0**12
 
@@ -42,7 +41,7 @@ def alike(dtype: torch.dtype, *parameters: Tensor) -> Sequence[Tensor]:
 def layer_gradients(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """Of weight (M, i, o) and bias (M, o), for rows (M, R, i) and (M, R, o): float32 if these are float16."""
     if sums is not None and sums.fits(x, grad):
-        return sums.layer_gradients(x, grad, 1 / loud(x.dtype), mlp_triton.precision())
+        return sums.layer_gradients(x, grad, 1 / LOUD)
     if x.dtype == torch.float16:
         x, grad = x.float(), grad.float() / LOUD
     return _weight_gradient(x, grad), grad.sum(dim=1)

@@ -1,16 +1,15 @@
 # mypy: allow-untyped-defs
-"""Gradients of fully connected layers on CUDA: scale · xᵀ grad and scale · Σ grad over many rows.
+"""Gradients of fully connected layers in half precision on CUDA: scale · xᵀ grad and scale · Σ grad.
 
-The sums are long and the results small. cuBLAS has few programs for them, or divides the rows and adds in
-several launches, and it reads the gradients once more for the bias.
+The sums are over many rows and the results small. cuBLAS has few programs for them, or divides the rows and
+adds in several launches, and the gradients are read once more for the bias.
 
 - `parts_kernel`: a program sums a tile of the weight's gradient over a part of the rows, so that all
   multiprocessors have some. Those of the first row of tiles sum the gradient of the bias, too.
 - `whole_kernel`: adds the parts in order, of weights and biases at once. Without atomics, two runs are equal
   in every bit.
 
-Slices of wider rows are read where they are. All sums are float32, those over float16, too; for factors in
-float32 and TF32, see `mlp_triton`.
+Slices of wider rows are read where they are. All sums are float32.
 """
 
 import math
@@ -22,7 +21,6 @@ import triton.language as tl
 from torch import Tensor
 
 DEVICES: tuple[str, ...] = ("cuda",)  # tests change this
-DTYPES = (torch.float16, torch.float32)
 PROGRAMS = 264  # at most, where rows are divided: two for each multiprocessor of an H200
 ROWS = 256  # of a part, about, at least: below, writing and adding the parts costs more than it saves
 FLAT = 512  # numbers of the result that a program adds the parts of
@@ -35,19 +33,16 @@ def fits(x: Tensor, grad: Tensor) -> bool:
     if x.device.type not in DEVICES or grad.device != x.device:
         return False
     if x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0):
-        return False  # older ones have neither TF32 nor enough shared memory
-    if x.dtype not in DTYPES or grad.dtype != x.dtype or not x.numel() or not grad.numel():
+        return False  # older ones have not enough shared memory
+    if not x.dtype == grad.dtype == torch.float16 or not x.numel() or not grad.numel():
         return False
     return all(_in_reach(t) and (t.stride(2) == 1 or t.shape[2] == 1) for t in (x, grad))
 
 
-def layer_gradients(x: Tensor, grad: Tensor, scale: float, precision: str) -> tuple[Tensor, Tensor]:
-    """scale · xᵀ grad (M, i, o) and scale · Σ grad (M, o), in float32, of x (M, R, i) and grad (M, R, o).
-
-    `precision` of products of float32 is "tf32" or "ieee"; those of float16 are exact.
-    """
+def layer_gradients(x: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """scale · xᵀ grad (M, i, o) and scale · Σ grad (M, o), in float32, of x (M, R, i) and grad (M, R, o)."""
     (M, R, X), Y = x.shape, grad.shape[-1]
-    sizes = _sizes(x.dtype, Y)
+    sizes = _sizes(Y)
     tiles = triton.cdiv(X, sizes["TALL"]) * triton.cdiv(Y, sizes["WIDE"])
     rows, parts = _parts(R, tiles * M, sizes["BLOCK"])
     n = M * X * Y + M * Y
@@ -59,21 +54,16 @@ def layer_gradients(x: Tensor, grad: Tensor, scale: float, precision: str) -> tu
     with torch.cuda.device_of(x):
         parts_kernel[tiles, parts, M](
             x, grad, partial, R, rows, x_m, x_r, grad_m, grad_r,
-            X=X, Y=Y, X_UNIT=x_unit, GRAD_UNIT=grad_unit, **sizes, PRECISION=precision,
+            X=X, Y=Y, X_UNIT=x_unit, GRAD_UNIT=grad_unit, **sizes,
         )  # fmt: skip
         whole_kernel[(triton.cdiv(n, FLAT),)](partial, whole, parts, n, scale, FLAT=FLAT, AHEAD=AHEAD)
     return whole[: M * X * Y].view(M, X, Y), whole[M * X * Y :].view(M, Y)
 
 
-def _sizes(dtype: torch.dtype, Y: int) -> dict[str, Any]:
-    """Tiles TALL × WIDE, and rows of a step. Half precision needs 64 rows for Hopper's tensor cores.
-
-    Tiles of float32 must have fewer: Triton's products need no transposed copies then.
-    """
-    width = max(triton.next_power_of_2(Y), 16)
-    if dtype == torch.float16:
-        return {"TALL": 64, "WIDE": min(width, 128), "BLOCK": 64, "num_warps": 4, "num_stages": 4}
-    return {"TALL": 32, "WIDE": min(width, 64), "BLOCK": 32, "num_warps": 4, "num_stages": 4}
+def _sizes(Y: int) -> dict[str, Any]:
+    """Tiles TALL × WIDE, and rows of a step. Hopper's tensor cores need 64 rows."""
+    width = min(max(triton.next_power_of_2(Y), 16), 128)
+    return {"TALL": 64, "WIDE": width, "BLOCK": 64, "num_warps": 4, "num_stages": 4}
 
 
 def _parts(R: int, tiles: int, block: int) -> tuple[int, int]:
@@ -103,7 +93,7 @@ def _in_reach(t: Tensor) -> bool:
 def _part_of_tile(
     x_ptr, x_r, grad_ptr, grad_r, weight_ptr, bias_ptr, k, column, begin, end,
     X: tl.constexpr, Y: tl.constexpr, X_UNIT: tl.constexpr, GRAD_UNIT: tl.constexpr, WITH_BIAS: tl.constexpr,
-    TALL: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """This tile of xᵀ grad for rows begin to end, and these columns of Σ grad if WITH_BIAS."""
     total = tl.zeros((TALL, WIDE), tl.float32)
@@ -118,7 +108,7 @@ def _part_of_tile(
         grad = tl.load(
             grad_ptr + row[:, None] * (grad_r * GRAD_UNIT) + column[None, :], mask=inside, other=0.0
         )
-        total = tl.dot(x, grad, total, input_precision=PRECISION)
+        total = tl.dot(x, grad, total)
         if WITH_BIAS:
             sums += tl.sum(tl.reshape(grad.to(tl.float32), (BLOCK // 8, 8, WIDE)), 0)
     inside = (k < X)[:, None] & (column < Y)[None, :]
@@ -131,7 +121,7 @@ def _part_of_tile(
 def parts_kernel(
     x_ptr, grad_ptr, partial_ptr, n_rows, rows, x_m, x_r, grad_m, grad_r,
     X: tl.constexpr, Y: tl.constexpr, X_UNIT: tl.constexpr, GRAD_UNIT: tl.constexpr,
-    TALL: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A tile of one member's gradient over one part of the rows; see `layer_gradients`."""
     TILES: tl.constexpr = (Y + WIDE - 1) // WIDE
@@ -150,12 +140,12 @@ def parts_kernel(
     if tile < TILES:
         _part_of_tile(
             x_ptr, x_r, grad_ptr, grad_r, weight_ptr, bias_ptr, k, column, begin, end,
-            X, Y, X_UNIT, GRAD_UNIT, True, TALL, WIDE, BLOCK, PRECISION,
+            X, Y, X_UNIT, GRAD_UNIT, True, TALL, WIDE, BLOCK,
         )  # fmt: skip
     else:
         _part_of_tile(
             x_ptr, x_r, grad_ptr, grad_r, weight_ptr, bias_ptr, k, column, begin, end,
-            X, Y, X_UNIT, GRAD_UNIT, False, TALL, WIDE, BLOCK, PRECISION,
+            X, Y, X_UNIT, GRAD_UNIT, False, TALL, WIDE, BLOCK,
         )  # fmt: skip
 
 
